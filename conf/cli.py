@@ -1,0 +1,67 @@
+"""The command `rankscope`: a table from each command to the module that does it, which is imported only then.
+
+`launch` and `analysis` never import each other, and the analysis starts without torch or Hydra: so the table
+holds names, not functions.
+"""
+
+import importlib
+import sys
+from importlib.metadata import version
+
+# command: (module, function taking the remaining arguments and returning an exit status, one line of help)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "run": (
+        "rankscope.launch.main",
+        "main",
+        "train a reference model on N ranks, record every rank, analyse",
+    ),
+    "analyze": (
+        "rankscope.analysis.main",
+        "main",
+        "analyse a run folder, a folder of traces, or trace files",
+    ),
+    "doctor": (
+        "rankscope.launch.doctor",
+        "main",
+        "what is installed, what works, what is missing and how to get it",
+    ),
+}
+
+_NEEDS = {"hydra": "train", "omegaconf": "train", "torch": "train"}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit status (0 valid, 2 no numbers, 3 partial, 1 a bug)."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_usage())
+        return 0 if arguments else 2
+    if arguments[0] in ("-V", "--version"):
+        print(f"rankscope {version('rankscope')}")
+        return 0
+    command, *rest = arguments
+    if command not in COMMANDS:
+        print(f"rankscope: no command {command!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    module, function, _ = COMMANDS[command]
+    try:
+        entry = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        extra = _NEEDS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        print(
+            f"rankscope {command}: {error.name} is not installed; pip install 'rankscope[{extra}]'",
+            file=sys.stderr,
+        )
+        return 2
+    return int(entry(rest))
+
+
+def _usage() -> str:
+    lines = [f"  rankscope {name:<10} {text}" for name, (_, _, text) in COMMANDS.items()]
+    return "\n".join(["Profiles distributed training and says where the time of a step goes.", "", *lines])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

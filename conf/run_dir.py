@@ -1,0 +1,187 @@
+"""The run folder: the one place that knows every path in it, how it is claimed and how its status is kept.
+
+runs/<date>-<time>-<name>/
+  run.json  config.yaml  environment.json  launcher.log
+  passes/<pass>/torchrun/          raw streams and error.json of each rank, as torchrun lays them out
+  passes/<pass>/ranks/<rank>/      rank.json  steps.parquet  trace.json.gz  worker.log ...
+  analysis/                        written by the analysis alone; can be deleted and made again
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rankscope.conf.files import write_json
+
+LAYOUT_VERSION = 1
+
+Status = Literal["running", "completed", "failed", "interrupted"]
+
+
+class RunDirError(Exception):
+    """A run folder that cannot be claimed or read."""
+
+
+@dataclass(frozen=True)
+class RankDir:
+    """The files of one rank in one pass."""
+
+    path: Path
+
+    @property
+    def rank(self) -> int:
+        """The rank, from the folder's name."""
+        return int(self.path.name)
+
+    @property
+    def info(self) -> Path:
+        """Who this rank was: rank, host, device, clock probes, counts, peak memory (JSON)."""
+        return self.path / "rank.json"
+
+    @property
+    def steps(self) -> Path:
+        """One row a step (Parquet)."""
+        return self.path / "steps.parquet"
+
+    @property
+    def trace(self) -> Path:
+        """torch.profiler's Chrome trace of the first active window."""
+        return self.cycle_trace(0)
+
+    def cycle_trace(self, cycle: int) -> Path:
+        """torch.profiler's Chrome trace of one active window; each cycle of `profile.repeat` has its own."""
+        return self.path / (f"trace.{cycle}.json.gz" if cycle else "trace.json.gz")
+
+    @property
+    def key_averages(self) -> Path:
+        """torch.profiler's `key_averages` (Parquet); the same as text beside it with the suffix .txt."""
+        return self.path / "key_averages.parquet"
+
+    @property
+    def stacks(self) -> Path:
+        """Collapsed stacks by self device time, when stacks were recorded."""
+        return self.path / "stacks.txt"
+
+    @property
+    def progress(self) -> Path:
+        """Phase, step and pid of a rank that runs (JSON), rewritten at most twice a second."""
+        return self.path / "progress.json"
+
+    @property
+    def log(self) -> Path:
+        """The rank's own log."""
+        return self.path / "worker.log"
+
+
+@dataclass(frozen=True)
+class PassDir:
+    """The files of one pass."""
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The pass's name."""
+        return self.path.name
+
+    @property
+    def torchrun(self) -> Path:
+        """torchrun's log folder: `<id>/attempt_0/<local rank>/{stdout.log,stderr.log,error.json}`."""
+        return self.path / "torchrun"
+
+    def rank(self, rank: int) -> RankDir:
+        """The folder of one rank; its name is not padded."""
+        return RankDir(self.path / "ranks" / str(rank))
+
+    def ranks(self) -> list[RankDir]:
+        """The ranks that have a folder, in numerical order."""
+        folders = (self.path / "ranks").glob("*")
+        return sorted(
+            (RankDir(folder) for folder in folders if folder.name.isdecimal()), key=lambda item: item.rank
+        )
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """A run folder; every path in it is made here."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """Layout version, status, overrides, start, end (JSON)."""
+        return self.path / "run.json"
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration, the only thing that ranks read."""
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        """Hosts, devices, versions and the variables that matter (JSON)."""
+        return self.path / "environment.json"
+
+    @property
+    def log(self) -> Path:
+        """The launcher's log."""
+        return self.path / "launcher.log"
+
+    @property
+    def analysis(self) -> Path:
+        """Where the analysis writes."""
+        return self.path / "analysis"
+
+    def for_pass(self, name: str) -> PassDir:
+        """The folder of one pass."""
+        return PassDir(self.path / "passes" / name)
+
+    @classmethod
+    def claim(cls, parent: Path, name: str, started: datetime, exact: Path | None = None) -> "RunDir":
+        """Create a folder that nobody else has: `exact`, or a new one named by date, time and `name`.
+
+        `mkdir` without `exist_ok` is the lock: of two launches in one second the second gets a number.
+        """
+        if exact is not None:
+            exact.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                exact.mkdir()
+            except FileExistsError:
+                raise RunDirError(
+                    f"{exact}: exists already; a run never overwrites one, give another run_dir"
+                ) from None
+            return cls(exact)
+        parent.mkdir(parents=True, exist_ok=True)
+        stem = f"{started:%Y%m%d-%H%M%S}-{name}"
+        for number in range(1, 1000):
+            path = parent / (stem if number == 1 else f"{stem}-{number}")
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+            return cls(path)
+        raise RunDirError(f"{parent / stem}: a thousand runs in one second; give another name")
+
+    def read_record(self) -> dict[str, Any]:
+        """Read run.json; `RunDirError` when it is missing, broken or of a newer layout."""
+        try:
+            record: dict[str, Any] = json.loads(self.record.read_text())
+            version = record["layout"]
+        except (OSError, ValueError, KeyError, TypeError):
+            raise RunDirError(f"{self.record}: not a rankscope run folder's record") from None
+        if version > LAYOUT_VERSION:
+            raise RunDirError(
+                f"{self.record}: layout {version} is newer than this rankscope reads ({LAYOUT_VERSION}); update it"
+            )
+        return record
+
+    def write_record(self, **changes: Any) -> None:
+        """Merge `changes` into run.json."""
+        record = self.read_record() if self.record.exists() else {"layout": LAYOUT_VERSION}
+        write_json(self.record, record | changes)
+
+    def finish(self, status: Status, **details: Any) -> None:
+        """Write the final status and the end time."""
+        self.write_record(status=status, end=datetime.now(UTC).isoformat(), **details)
