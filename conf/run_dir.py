@@ -98,9 +98,7 @@ class PassDir:
     def ranks(self) -> list[RankDir]:
         """The ranks that have a folder, in numerical order."""
         folders = (self.path / "ranks").glob("*")
-        return sorted(
-            (RankDir(folder) for folder in folders if folder.name.isdecimal()), key=lambda item: item.rank
-        )
+        return sorted((RankDir(folder) for folder in folders if folder.name.isdecimal()), key=lambda item: item.rank)
 
 
 @dataclass(frozen=True)

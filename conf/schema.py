@@ -113,9 +113,7 @@ class ScenarioConfig(_Section):
     `raise`, `exit`, `kill`, `hang` and `oom` end the rank at `step`; the others slow it by `ms` in every step.
     """
 
-    fault: Literal["none", "compute", "host", "data", "raise", "exit", "kill", "hang", "oom", "no_trace"] = (
-        "none"
-    )
+    fault: Literal["none", "compute", "host", "data", "raise", "exit", "kill", "hang", "oom", "no_trace"] = "none"
     rank: Natural = 0
     step: Natural = 0
     ms: NotNegative = 0.0
@@ -233,9 +231,7 @@ def _check_data(config: RunConfig) -> None:
     kinds = {"gpt": ("synthetic", "tokens"), "resnet": ("synthetic", "images"), "mlp": ("synthetic",)}
     allowed = kinds[config.model.name]
     if config.data.name not in allowed:
-        raise ConfigError(
-            f"data={config.data.name}: model={config.model.name} takes data={' or '.join(allowed)}"
-        )
+        raise ConfigError(f"data={config.data.name}: model={config.model.name} takes data={' or '.join(allowed)}")
     if config.model.channels_last and config.model.name != "resnet":
         raise ConfigError(f"model.channels_last=true: only for model=resnet, not {config.model.name}")
     if config.data.persistent_workers and config.num_workers == 0:
