@@ -35,6 +35,7 @@ class Alignment:
     spread_ns: Column = field(default_factory=lambda: np.zeros(0, np.int64))  # latest minus earliest end of each call
     feasible_width_ns: int | None = None  # what causality leaves open, for the rank where it leaves most
     causality_violations: int = 0
+    clock_error_ns: int | None = None  # of a clock that the ranks share, by their probes, where ends are loose
 
     def to_common(self, rank: int, times: Column) -> Column:
         """Turn times of a rank's clock (ns) into the reference's (ns)."""
@@ -46,7 +47,9 @@ class Alignment:
 
     @property
     def bound_ns(self) -> int | None:
-        """Error bound: p95 of the residual; None when nothing could be compared."""
+        """Error bound: what the probes of a shared clock leave, else p95 of the residual; None without either."""
+        if self.clock_error_ns is not None:
+            return self.clock_error_ns
         return int(np.percentile(self.residual_ns, 95)) if len(self.residual_ns) else None
 
 
@@ -64,8 +67,14 @@ def align(calls: Table, ranks: Sequence[RankData]) -> Alignment:
     call = np.cumsum(np.diff(ends["call"], prepend=ends["call"][0]) != 0)
     units = max(unit_of.values()) + 1
     offset, reached = _offsets(ends["end"], call, unit, units, unit_of[reference])
-    origin = int(ends["end"].min() - offset[unit[np.argmin(ends["end"])]])
+    origin = int(np.sort(ends["end"] - offset[unit])[len(unit) // 2])
     drift = _drifts(ends["end"] - offset[unit], call, unit, units, unit_of[reference]) if units > 1 else {}
+    if drift:  # what the offsets were before the drift was known is their value in the middle, but only roughly
+        slopes = np.array([drift.get(number, 0.0) for number in range(units)])
+        rest = ends["end"] - offset[unit] - origin
+        rest = rest - np.rint(rest * slopes[unit]).astype(np.int64)
+        offset = offset + grouped.median(rest - grouped.median(rest, call, int(call[-1]) + 1)[call], unit, units)
+        offset = offset - offset[unit_of[reference]]
     alignment = Alignment(
         method=method,
         reference_rank=reference,
@@ -73,6 +82,7 @@ def align(calls: Table, ranks: Sequence[RankData]) -> Alignment:
         drift={rank: drift[unit_of[rank]] for rank in numbers if unit_of[rank] in drift},
         origin=origin,
         unaligned=frozenset(rank for rank in numbers if not reached[unit_of[rank]]),
+        clock_error_ns=_probed(ranks) if method == "shared_clock" else None,
     )
     return _judged(alignment, ends, call)
 
@@ -82,9 +92,14 @@ def _units(ranks: Sequence[RankData]) -> tuple[dict[int, int], str]:
     if any(host is None for host in hosts):
         return {data.rank: index for index, data in enumerate(ranks)}, "collective_ends"
     index = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
-    return {data.rank: index[data.host_id] for data in ranks}, "shared_clock" if len(
-        index
-    ) == 1 else "collective_ends"
+    return {data.rank: index[data.host_id] for data in ranks}, "shared_clock" if len(index) == 1 else "collective_ends"
+
+
+def _probed(ranks: Sequence[RankData]) -> int | None:
+    """Return the error of a shared clock by its probes (ns). Only for CPU records: GPU stamps have errors of their own."""
+    errors = [data.probe_error_ns for data in ranks]
+    known = [error for error in errors if error is not None]
+    return max(known) if len(known) == len(errors) and all(data.mode == "cpu" for data in ranks) else None
 
 
 def _offsets(end: Column, call: Column, unit: Column, units: int, reference: int) -> tuple[Column, Column]:
@@ -186,6 +201,7 @@ def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:
         spread_ns=(grouped.highest(end, call) - earliest)[first],
         feasible_width_ns=max(widths, default=None),
         causality_violations=int((latest > earliest)[first].sum()),
+        clock_error_ns=alignment.clock_error_ns,
     )
 
 

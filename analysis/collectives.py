@@ -21,8 +21,8 @@ from rankscope.analysis.sequences import Sequence as Calls
 from rankscope.analysis.sequences import best_shift
 from rankscope.analysis.table import UNKNOWN, Column, Table, encode
 
-
 _NO_GROUP = "|null"
+_ASSUMED = "?"
 
 
 def match(ranks: Many[RankData]) -> Table:
@@ -57,13 +57,25 @@ def _stack(ranks: Many[RankData]) -> Table:
     parts = []
     for data, labels in zip(ranks, labelled, strict=True):
         mine = [label for label in every if data.rank in (group_members(label) or [data.rank])]
-        if len(mine) == 1:  # a rank whose torch wrote no metadata can only be in the one group there is
-            labels = [mine[0] if label == _NO_GROUP else label for label in labels]
+        assumed = _assumed_group(data, mine)
+        labels = [assumed if label == _NO_GROUP else label for label in labels]
         codes, words = encode(labels)
         sizes = np.array([len(group_members(word) or ()) for word in words] + [0], np.int64)
         part = data.comms.with_columns(rank=np.full(len(data.comms), data.rank), members=sizes[codes])
         parts.append(Table({**part.columns, "group_id": codes}, {**part.words, "group_id": words}))
     return Table.concat(parts)
+
+
+def _assumed_group(data: RankData, candidates: Many[str]) -> str:
+    """Return the group of records that name none: the one group there is, else all ranks of the job.
+
+    `waits` checks such an assumption: on one clock all intervals of a call must share an instant.
+    """
+    if len(candidates) == 1:
+        return candidates[0]
+    if not candidates and data.world_size is not None:
+        return f"{_ASSUMED}|{json.dumps(list(range(data.world_size)))}"
+    return _NO_GROUP
 
 
 def group_name(group_id: str) -> str:
@@ -120,7 +132,7 @@ def _members(data: RankData, name: str, listed: str | None, size: int) -> list[i
 def _match_group(records: Table, rows: Column) -> Column:
     """Return for each of `rows` the number of its call within the group, -1 without partners."""
     result = np.full(len(rows), -1)
-    part = records.take(rows)
+    part = _with_left_overs(records.take(rows))
     usable = ~np.isin(part["kind"], [code for code, word in enumerate(part.words["kind"]) if word in POINT_TO_POINT])
     described = (part["described"] == 1) & usable
     with_seq = usable & (part["seq"] != UNKNOWN)
@@ -137,6 +149,16 @@ def _match_group(records: Table, rows: Column) -> Column:
         found = _by_order(part.take(rest))
         result[rest] = np.where(found >= 0, found + following, -1)
     return result
+
+
+def _with_left_overs(part: Table) -> Table:
+    """Mark the records of each rank that lie before its first step, and the ranks that have steps at all."""
+    left_over, stepped = np.zeros(len(part), bool), np.zeros(len(part), bool)
+    for rows in _split(part["rank"]):
+        own = np.flatnonzero(part["step"][rows] != NO_STEP)
+        stepped[rows] = len(own) > 0
+        left_over[rows[: own[0]] if len(own) else rows] = True
+    return part.with_columns(left_over=left_over, stepped=stepped)
 
 
 def _by_seq(part: Table) -> Column:
@@ -160,7 +182,7 @@ def _by_order(part: Table) -> Column:
     ranks = np.unique(part["rank"]).tolist()
     sequences = {rank: Calls.of(part, np.flatnonzero(part["rank"] == rank)) for rank in ranks}
     following = 0
-    stepped = all((calls.step != NO_STEP).any() for calls in sequences.values())
+    stepped = part["stepped"].all()
     blocks = _blocks(sequences) if stepped else [(False, sequences)]
     for backwards, block in blocks:
         if stepped:
@@ -221,9 +243,7 @@ def _zip_shifted(block: dict[int, Calls]) -> list[list[int]]:
         shift = best_shift(reference, other)
         if shift is None:
             return []
-        kept = {
-            i: [*rows, int(other.rows[i - shift])] for i, rows in kept.items() if 0 <= i - shift < len(other.rows)
-        }
+        kept = {i: [*rows, int(other.rows[i - shift])] for i, rows in kept.items() if 0 <= i - shift < len(other.rows)}
     return [kept[index] for index in sorted(kept)]
 
 

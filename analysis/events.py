@@ -85,8 +85,8 @@ _EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
 class EventReader:
     """Iterate over lists of events of one file; afterwards `metadata` and `notices` hold the rest."""
 
-    def __init__(self, path: Path, window: int = WINDOW) -> None:
-        self.path = path
+    def __init__(self, path: Path, label: str | None = None, window: int = WINDOW) -> None:
+        self.label = label or path.name
         self.metadata: dict[str, Any] = {}
         self.notices: list[Notice] = []
         self.complete = True
@@ -129,7 +129,7 @@ class EventReader:
                 return buffer[match.end() :], buffer[: match.end()]
         if not buffer.strip():
             raise self._refused("empty_file", "empty; record it again or remove it")
-        if self._stream.fault or buffer.lstrip()[:1] == b"{" and not buffer.rstrip().endswith(b"}"):
+        if self._stream.fault or (buffer.lstrip()[:1] == b"{" and not buffer.rstrip().endswith(b"}")):
             raise self._refused(self._stream.fault or "truncated", "cut before its first event; record it again")
         raise self._refused("not_a_trace", "no traceEvents in it: not a torch.profiler (Chrome) trace")
 
@@ -289,8 +289,8 @@ class EventReader:
                     Notice(
                         kind="conflicting_duplicate_key",
                         level="error",
-                        file=self.path.name,
-                        message=f"{self.path.name}: {key} stands there twice with different values; "
+                        file=self.label,
+                        message=f"{self.label}: {key} stands there twice with different values; "
                         "the file was put together wrongly, record it again",
                         details={"key": key},
                     )
@@ -303,7 +303,7 @@ class EventReader:
         self._byte += len(used)
 
     def _note(self, kind: str, message: str, level: Level = "warning", **details: Any) -> None:
-        name = self.path.name
+        name = self.label
         self.notices.append(Notice(kind=kind, level=level, file=name, message=f"{name}: {message}", details=details))
 
     def _refused(self, kind: str, message: str, byte: int | None = None) -> UnreadableTraceError:

@@ -5,7 +5,6 @@ brings max_r seg_r - max_r (seg_r - x_r), where a rank's segment is its step wit
 segment is the one before the collective where it was latest, against the median of the other ranks.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec

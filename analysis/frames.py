@@ -49,9 +49,7 @@ def steps(analysis: "Analysis") -> Table:
     """One row a step and rank, with the six parts, which sum to `step_ns`."""
     table = analysis.step_table
     late = analysis.late_table
-    known = dict(
-        zip(zip(late["step"].tolist(), late["rank"].tolist(), strict=True), late["lateness_ns"], strict=True)
-    )
+    known = dict(zip(zip(late["step"].tolist(), late["rank"].tolist(), strict=True), late["lateness_ns"], strict=True))
     keys = zip(table["step"].tolist(), table["rank"].tolist(), strict=True)
     return table.with_columns(
         lateness_ns=np.array([known.get(key, UNKNOWN) for key in keys], np.int64),

@@ -1,6 +1,5 @@
 """Reader of Chrome traces that torch.profiler (Kineto) wrote, of any version: one file in, a `RankTrace` out."""
 
-import json
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,15 @@ from rankscope.analysis.trace import (
 _NO_ARGS = Args()
 
 
-def read(path: Path) -> RankTrace:
-    """Read one trace file; `UnreadableTraceError` when it gives no numbers at all."""
-    reader = EventReader(path)
+def read(path: Path, label: str | None = None) -> RankTrace:
+    """Read one trace file, which notices call `label`; `UnreadableTraceError` when it gives no numbers at all."""
+    label = label or path.name
+    reader = EventReader(path, label)
     builder = _Builder()
     for events in reader:
         builder.add(events)
-    trace = builder.finish(path, reader)
-    _check_activity(trace, path)
+    trace = builder.finish(label, reader)
+    _check_activity(trace, label)
     return trace
 
 
@@ -139,7 +139,7 @@ class _Builder:
                 columns[name][at] = integers(values)
         return columns
 
-    def finish(self, path: Path, reader: EventReader) -> RankTrace:
+    def finish(self, label: str, reader: EventReader) -> RankTrace:
         metadata = reader.metadata
         base = integers([metadata.get("baseTimeNanoseconds")])[0]
         base = 0 if base == UNKNOWN else base
@@ -148,7 +148,7 @@ class _Builder:
         names = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_COLUMNS, "host": HOST_COLUMNS}
         tables = {part: self._table(part, columns, base) for part, columns in names.items()}
         return RankTrace(
-            files=[path.name],
+            files=[label],
             rank=_known_int(info.get("rank")),
             **tables,
             world_size=_known_int(info.get("world_size")),
@@ -169,7 +169,7 @@ class _Builder:
         return Table(joined, {name: self._codes[name].words for name in columns if name in CODED})
 
 
-_KEPT = ("deviceProperties", "rankscope", "trace_id")
+_KEPT = ("deviceProperties", "trace_id")
 
 
 def _part(category: Any) -> str | None:
@@ -184,9 +184,7 @@ def _part(category: Any) -> str | None:
 def _external_ids(args: list[Args]) -> Column:
     current = [item.external_id for item in args]
     if args and current[0] is None:
-        current = [
-            item.external_id if item.external_id is not None else item.external_id_before_1_12 for item in args
-        ]
+        current = [item.external_id if item.external_id is not None else item.external_id_before_1_12 for item in args]
     return integers(current)
 
 
@@ -206,18 +204,12 @@ def _groups(info: dict[str, Any]) -> dict[str, list[int]]:
 
 def _host_id(metadata: dict[str, Any]) -> str | None:
     """Return what our own harness wrote of the host; other writers say nothing."""
-    ours = metadata.get("rankscope")
-    if isinstance(ours, str):
-        try:
-            ours = json.loads(ours)
-        except ValueError:
-            return None
-    return ours.get("boot_id") if isinstance(ours, dict) else None
+    boot_id = metadata.get("rankscope_boot_id")
+    return boot_id if isinstance(boot_id, str) else None
 
 
-def _check_activity(trace: RankTrace, path: Path) -> None:
+def _check_activity(trace: RankTrace, name: str) -> None:
     """Refuse a file that recorded nothing, or launches without one GPU record: its shares would be zeros."""
-    name = path.name
     if len(trace.device):
         return
     calls = trace.launches.words["name"]

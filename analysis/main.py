@@ -25,14 +25,10 @@ OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 @click.option(
     "--out", type=click.Path(path_type=Path), help="Folder for summary.json and tables (a run: its analysis/)."
 )
-@click.option(
-    "--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout."
-)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def analyze(
-    paths: tuple[Path, ...], out: Path | None, json_file: Path | None, allow_partial: bool, quiet: bool
-) -> int:
+def analyze(paths: tuple[Path, ...], out: Path | None, json_file: Path | None, allow_partial: bool, quiet: bool) -> int:
     """Say where the time of a distributed step goes, which rank is late, and why.
 
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces, or trace files.
@@ -55,9 +51,7 @@ def analyze(
                 console.print(f"\nSummary: {folder / 'summary.json'}")
         _write_json(summary, json_file)
     except OSError as error:
-        click.echo(
-            f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True
-        )
+        click.echo(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True)
         return NO_NUMBERS
     return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
 

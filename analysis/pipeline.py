@@ -159,14 +159,14 @@ def _read(found: sources.Sources) -> tuple[list[tuple[sources.Source, RankTrace]
     traces, notices = [], []
     for source in found.files:
         try:
-            traces.append((source, kineto.read(source.path)))
+            traces.append((source, kineto.read(source.path, source.label)))
         except UnreadableTraceError as error:
             if error.notice.kind != "not_a_trace" or source.explicit:
                 rank = source.rank if source.rank is not None else source.rank_from_name
                 notices.append(msgspec.structs.replace(error.notice, rank=error.notice.rank or rank))
         except OSError as error:
-            text = f"{source.path.name}: cannot be read ({error.strerror}); check its permissions"
-            notices.append(Notice(kind="unreadable", level="partial", file=source.path.name, message=text))
+            text = f"{source.label}: cannot be read ({error.strerror}); check its permissions"
+            notices.append(Notice(kind="unreadable", level="partial", file=source.label, message=text))
     fatal = [notice for notice in notices if notice.level == "error"]
     if fatal or not traces:
         raise AnalysisError(*_one_line(fatal or notices or found.notices, found))
@@ -192,15 +192,14 @@ def _identify(
         rank, notice = _rank_of(source, trace, alone=len(traces) == 1)
         if notice is not None:
             notices.append(notice)
-        by_rank[rank].append(msgspec.structs.replace(trace, rank=rank, host_id=source.host_id or trace.host_id))
+        known = {"host_id": source.host_id or trace.host_id, "probe_error_ns": source.probe_error_ns}
+        by_rank[rank].append(msgspec.structs.replace(trace, rank=rank, **known))
     merged = []
     for rank in sorted(by_rank):
         if len(by_rank[rank]) > 1 and not _are_cycles(by_rank[rank]):
             files = [trace.files[0] for trace in by_rank[rank]]
             text = f"{' and '.join(files)}: both say rank {rank}; keep the file that belongs to this run"
-            duplicate = Notice(
-                kind="duplicate_rank", level="error", rank=rank, message=text, details={"files": files}
-            )
+            duplicate = Notice(kind="duplicate_rank", level="error", rank=rank, message=text, details={"files": files})
             world = max([trace.world_size or 0 for _, trace in traces], default=0)
             gone = sorted(set(range(world)) - set(by_rank))
             absent = [Notice(kind="missing_rank", level="partial", message=_gone(gone), details={"ranks": gone})]
@@ -210,7 +209,7 @@ def _identify(
 
 
 def _rank_of(source: sources.Source, trace: RankTrace, *, alone: bool) -> tuple[int, Notice | None]:
-    file = source.path.name
+    file = source.label
     if source.rank is not None:
         return source.rank, None
     if trace.rank is not None:

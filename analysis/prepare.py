@@ -56,6 +56,7 @@ def prepare(trace: RankTrace) -> RankData:
         backend=trace.backend,
         groups=trace.groups,
         host_id=trace.host_id,
+        probe_error_ns=trace.probe_error_ns,
         complete=trace.complete,
         steps=device_windows(steps, kernels, launches, waits, mode),
         comms=_comms(kernels),
@@ -274,9 +275,7 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     compute = known & ~excluded & (host["annotation"] == 0) & ~np.isin(host["thread"], host["thread"][comm])
     if comm.any():
         backend = trace.backend or words[int(host["name"][comm][0])].partition(":")[0]
-        note(
-            "cpu_collectives", f"{backend}: collectives on the CPU, with the time queued inside them", backend=backend
-        )
+        note("cpu_collectives", f"{backend}: collectives on the CPU, with the time queued inside them", backend=backend)
     rows = np.flatnonzero(comm | compute)
     table = host.take(rows).with_columns(role=np.where(comm[rows], COMMUNICATION, COMPUTE))
     kinds = [names.collective_kind(w) if c else None for w, c in zip(table.texts("name"), comm[rows], strict=True)]

@@ -41,6 +41,7 @@ class RankData(msgspec.Struct, kw_only=True):
     backend: str | None
     groups: dict[str, list[int]]
     host_id: str | None
+    probe_error_ns: int | None
     complete: bool
     steps: Table
     comms: Table

@@ -9,18 +9,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 # A JSON string, or a bare token that some C++ stream wrote for a number that is not finite.
-_TOKEN = re.compile(
-    rb'"(?:[^"\\]|\\.)*"|(?<![\w"])[-+]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL
-)
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<![\w"])[-+]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL)
 _BAD_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.|$))', re.DOTALL)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LOOSE_BOUNDARY = re.compile(rb"\}\s*,?\s*\{")
 _MAX_JOINED = 64  # pieces that may belong to one record with nested objects
 # What a lost record must not hold for the rank's numbers to stay valid.
-_COUNTED = re.compile(
-    rb'"(?:kernel|gpu_memcpy|gpu_memset|memcpy|memset)"|Collective name|ProfilerStep#', re.IGNORECASE
-)
+_COUNTED = re.compile(rb'"(?:kernel|gpu_memcpy|gpu_memset|memcpy|memset)"|Collective name|ProfilerStep#', re.IGNORECASE)
 
 
 def repair(block: bytes) -> tuple[bytes, Counter[str]]:

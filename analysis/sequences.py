@@ -25,6 +25,7 @@ class Sequence:
     dtype: Column
     end: Column
     synchronising: Column
+    left_over: Column  # from before the first step
 
     @classmethod
     def of(cls, part: Table, rows: Column) -> "Sequence":
@@ -40,6 +41,7 @@ class Sequence:
             dtype=part["dtype"][rows],
             end=part["end"][rows],
             synchronising=synchronising,
+            left_over=part["left_over"][rows],
         )
 
     def take(self, chosen: Any) -> "Sequence":
@@ -48,11 +50,11 @@ class Sequence:
 
     def before(self) -> "Sequence":
         """Return the calls left over from before the first step."""
-        return self.take(np.arange(len(self.rows)) < self._opening())
+        return self.take(self.left_over)
 
     def between(self) -> "Sequence":
         """Return the calls of no step that came after the first step began."""
-        return self.take((self.step == NO_STEP) & (np.arange(len(self.rows)) >= self._opening()))
+        return self.take((self.step == NO_STEP) & ~self.left_over)
 
     def in_step(self, step: int) -> "Sequence":
         """Return the calls of one step."""
@@ -61,10 +63,6 @@ class Sequence:
     def of_kind(self, kind: int) -> "Sequence":
         """Return the calls of one kind."""
         return self.take(self.kind == kind)
-
-    def _opening(self) -> int:
-        own = np.flatnonzero(self.step != NO_STEP)
-        return int(own[0]) if len(own) else len(self.rows)
 
     @property
     def signatures(self) -> list[tuple[int, int, int]]:

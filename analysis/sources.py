@@ -25,10 +25,12 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     """One trace file and what is known of it from outside."""
 
     path: Path
+    label: str  # what messages call it
     explicit: bool  # named by the user, so it must be a trace
     rank: int | None = None  # from our own run folder; decides
     rank_from_name: int | None = None  # a guess, used when the file does not say
     host_id: str | None = None
+    probe_error_ns: int | None = None  # how far its clock probes leave it from rank 0's
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,15 @@ def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> 
         world_size = info.get("world_size", world_size)
         traces = sorted(rank_dir.path.glob("trace*.json.gz"), key=lambda path: (len(path.name), path.name))
         files += [
-            Source(path=path, explicit=True, rank=rank_dir.rank, host_id=info.get("boot_id")) for path in traces
+            Source(
+                path=path,
+                label=f"ranks/{rank_dir.rank}/{path.name}",
+                explicit=True,
+                rank=rank_dir.rank,
+                host_id=info.get("boot_id"),
+                probe_error_ns=_probe_error(info),
+            )
+            for path in traces
         ]
     if not files and run_dir is None:
         raise AnalysisError(f"{pass_dir.path}: no trace.json.gz under ranks/; was the torch pass recorded?")
@@ -91,6 +101,17 @@ def _rank_info(rank_dir: RankDir, notices: list[Notice]) -> dict[str, Any]:
     return {}
 
 
+def _probe_error(info: dict[str, Any]) -> int | None:
+    """Return the largest |offset| + round trip of a rank's clock probes (ns): its clock is no further from rank 0's."""
+    probes = info.get("clock_probes")
+    if not isinstance(probes, list) or not probes:
+        return None
+    try:
+        return max(abs(int(probe["offset_ns"])) + int(probe["rtt_ns"]) for probe in probes)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
 def _loose(paths: Sequence[Path]) -> Sources:
     files: list[Source] = []
     notices: list[Notice] = []
@@ -103,7 +124,9 @@ def _loose(paths: Sequence[Path]) -> Sources:
                     Notice(kind="unfinished_export", level="partial", rank=_named(file), file=file.name, message=text)
                 )
             else:
-                files.append(Source(path=file, explicit=not path.is_dir(), rank_from_name=_named(file)))
+                files.append(
+                    Source(path=file, label=file.name, explicit=not path.is_dir(), rank_from_name=_named(file))
+                )
     if not files:
         where = ", ".join(str(path) for path in paths)
         raise AnalysisError(

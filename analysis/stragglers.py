@@ -16,6 +16,7 @@ from rankscope.analysis.names import SYNCHRONISING
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.table import UNKNOWN, Column, Table
 
+_ONSET = 0.8  # share of the largest lateness at which a rank counts as having fallen behind
 CAUSES = ("compute", "data", "host", "copy", "earlier_comm")
 
 
@@ -88,9 +89,20 @@ def judge(
         worst = rows[np.argmax(late["lateness_ns"][rows])]
         amount = int(late["lateness_ns"][worst])
         if amount > 0 and amount >= thresholds.share_of_step * step_ns and amount > thresholds.residuals * bound:
-            rank, row = int(late["rank"][worst]), int(late["row"][worst])
+            rank, row = int(late["rank"][worst]), _onset(calls, int(late["row"][worst]))
             per_step.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=explain(row)))
     return _over_run(per_step, len(found), thresholds)
+
+
+def _onset(calls: Table, row: int) -> int:
+    """Return the row of the first collective of that step and rank that is nearly as late as the latest one.
+
+    Compute runs on while collectives wait, so a rank that fell behind before the first bucket is still behind at
+    later ones; only the segment before the first shows why.
+    """
+    mine = (calls["step"] == calls["step"][row]) & (calls["rank"] == calls["rank"][row])
+    late = np.flatnonzero(mine & (calls["lateness_ns"] >= _ONSET * calls["lateness_ns"][row]))
+    return int(late[np.argmin(calls["start"][late])])
 
 
 def _over_run(per_step: list[StepVerdict], judged: int, thresholds: Thresholds) -> Verdict:

@@ -14,9 +14,9 @@ from rankscope.analysis import plain
 from rankscope.analysis.breakdown import PARTS, totals
 from rankscope.analysis.collectives import group_name
 from rankscope.analysis.errors import Notice
-from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.loader import loader_waits
 from rankscope.analysis.names import bus_factor
+from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.conf import ConfigError, RunConfig, load_config
 
@@ -246,7 +246,9 @@ def _clock_notices(analysis: Analysis) -> list[Notice]:
     for rank, offset in clock.offset_ns.items():
         if abs(offset) >= _OFFSET_WORTH_SAYING:
             way = "ahead of" if offset > 0 else "behind"
-            text = f"rank {rank}: its clock is {abs(offset) * 1e-6:.3f} ms {way} rank {clock.reference_rank}'s; corrected"
+            text = (
+                f"rank {rank}: its clock is {abs(offset) * 1e-6:.3f} ms {way} rank {clock.reference_rank}'s; corrected"
+            )
             notices.append(Notice(kind="clock_offset", rank=rank, message=text, details={"offset_us": offset / 1000}))
     for rank in sorted(clock.unaligned) if clock.method != "none" else []:
         text = f"rank {rank}: shares no synchronising collective with the others; its clock cannot be compared"

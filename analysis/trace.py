@@ -32,6 +32,7 @@ class RankTrace(msgspec.Struct, kw_only=True):
     backend: str | None = None
     groups: dict[str, list[int]] = {}  # process group -> global ranks, where the file lists them
     host_id: str | None = None  # ranks of one host_id share a clock; None: unknown
+    probe_error_ns: int | None = None  # how far clock probes leave this clock from rank 0's
     complete: bool = True  # False: records are missing; the rank is kept out of numbers across ranks
     notices: list[Notice] = []
     extra: dict[str, Any] = {}  # other metadata of the file

@@ -206,9 +206,7 @@ def _check_world(config: RunConfig) -> None:
             "the baseline without DDP is one process; use world_size=1"
         )
     if config.world_size % config.launch.nnodes:
-        raise ConfigError(
-            f"world_size={config.world_size}: must be a multiple of launch.nnodes={config.launch.nnodes}"
-        )
+        raise ConfigError(f"world_size={config.world_size}: must be a multiple of launch.nnodes={config.launch.nnodes}")
     if config.backend == "nccl" and config.device == "cpu":
         raise ConfigError("backend=nccl with device=cpu: NCCL moves GPU memory only; use backend=gloo")
     if config.precision.name == "fp16" and config.device == "cpu":

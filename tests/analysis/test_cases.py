@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from rankscope.analysis import Analysis, AnalysisError, load, summarise
 from rankscope.analysis.names import COMMUNICATION, COMPUTE
 from rankscope.analysis.summary import error_summary
