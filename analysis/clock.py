@@ -96,7 +96,7 @@ def _units(ranks: Sequence[RankData]) -> tuple[dict[int, int], str]:
 
 
 def _probed(ranks: Sequence[RankData]) -> int | None:
-    """Return the error of a shared clock by its probes (ns). Only for CPU records: GPU stamps have errors of their own."""
+    """Return the error of a shared clock by its probes (ns); None for GPU records, whose stamps err by themselves."""
     errors = [data.probe_error_ns for data in ranks]
     known = [error for error in errors if error is not None]
     return max(known) if len(known) == len(errors) and all(data.mode == "cpu" for data in ranks) else None

@@ -1,7 +1,8 @@
 """What can be wrong with input: `Notice`s that travel with the results, and `AnalysisError` when there are none.
 
-A notice names the file, says what is wrong and what was done about it. Its `level` decides the outcome:
-`info` nothing to worry about; `warning` numbers are valid; `partial` some rank or step is missing; `error` the ranks cannot be told apart.
+A notice names the file, says what is wrong and what was done about it. Its `level` decides the outcome: `info`
+nothing to worry about; `warning` numbers are valid; `partial` some rank or step is missing; `error` the ranks cannot
+be told apart.
 """
 
 from typing import Any, Literal

@@ -41,7 +41,6 @@ class Analysis(msgspec.Struct, kw_only=True):
     world_size: int
     missing_ranks: list[int]
     notices: list[Notice]
-    run_dir: RunDir | None
     alignment: Alignment
     calls: Table  # one row a record of a collective and rank
     step_table: Table  # one row a step and rank, all steps
@@ -50,6 +49,7 @@ class Analysis(msgspec.Struct, kw_only=True):
     steps_judged: list[int]
     verdict: stragglers.Verdict
     findings: list[findings.Finding]
+    run_dir: RunDir | None = None
 
     @property
     def analysed_steps(self) -> Table:
@@ -81,6 +81,9 @@ class Analysis(msgspec.Struct, kw_only=True):
         return segments(self).to_pandas()
 
 
+_NAMED_ONE_BY_ONE = 8  # missing ranks
+
+
 def load(*paths: str | Path, options: Options | None = None) -> Analysis:
     """Analyse a run folder, a folder of traces, or trace files; `AnalysisError` when there are no numbers."""
     options = options or Options()
@@ -88,14 +91,19 @@ def load(*paths: str | Path, options: Options | None = None) -> Analysis:
     traces, notices = _read(found)
     ranks, more = _identify(traces, found)
     notices = [*found.notices, *notices, *more]
-    data = [prepare(trace) for trace in ranks]
-    notices += [notice for item in data for notice in item.notices]
+    analysis = analyse_traces(ranks, options, world_size=found.world_size)
+    return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices], run_dir=found.run_dir)
+
+
+def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size: int | None = None) -> Analysis:
+    """Analyse tables that a reader produced, one `RankTrace` a rank; the rest of `load` only finds and reads them."""
+    data = [prepare(trace) for trace in traces]
+    notices = [notice for item in data for notice in item.notices]
     data = [msgspec.structs.replace(item, notices=[]) for item in data]
-    world_size = _world_size(data, found)
-    whole = [item.rank for item in data if item.complete]
-    missing = sorted(set(range(world_size)) - set(whole))
-    notices += _missing(missing, world_size, {item.rank for item in data})
-    return _analyse(data, world_size, missing, notices, found.run_dir, options)
+    size = _world_size(data, world_size)
+    missing = sorted(set(range(size)) - {item.rank for item in data if item.complete})
+    notices += _missing(missing, size, {item.rank for item in data})
+    return _analyse(data, size, missing, notices, options)
 
 
 def _analyse(
@@ -103,7 +111,6 @@ def _analyse(
     world_size: int,
     missing: list[int],
     notices: list[Notice],
-    run_dir: RunDir | None,
     options: Options,
 ) -> Analysis:
     whole = [item for item in data if item.complete]
@@ -131,7 +138,6 @@ def _analyse(
         world_size=world_size,
         missing_ranks=missing,
         notices=[*notices, *left_out],
-        run_dir=run_dir,
         alignment=alignment,
         calls=calls,
         step_table=steps,
@@ -234,9 +240,9 @@ def _are_cycles(traces: Sequence[RankTrace]) -> bool:
     return all(numbers) and sum(map(len, numbers)) == len(set().union(*numbers))
 
 
-def _world_size(data: Sequence[RankData], found: sources.Sources) -> int:
+def _world_size(data: Sequence[RankData], recorded: int | None) -> int:
     """Return the number of ranks of the job: stated, or implied by groups and by the ranks that are there."""
-    stated = [item.world_size for item in data if item.world_size] + [found.world_size or 0]
+    stated = [item.world_size for item in data if item.world_size] + [recorded or 0]
     if max(stated) > 0:
         return max(*stated, max(item.rank for item in data) + 1)
     members = [rank for item in data for word in item.comms.words.get("group_ranks", []) for rank in _ranks_in(word)]
@@ -252,13 +258,20 @@ def _ranks_in(listed: str) -> list[int]:
 
 
 def _missing(missing: Sequence[int], world_size: int, damaged: set[int]) -> list[Notice]:
-    notices = []
-    for rank in missing:
-        if rank in damaged:
-            continue  # its own notice says what is wrong with its file
-        text = f"rank {rank} of {world_size} has no trace; waits, transfers and the verdict need every rank"
-        notices.append(Notice(kind="missing_rank", level="partial", rank=rank, message=text))
-    return notices
+    gone = [rank for rank in missing if rank not in damaged]  # a damaged file has a notice of its own
+    why = "waits, transfers and the verdict need every rank"
+    if len(gone) > _NAMED_ONE_BY_ONE:
+        text = f"{len(gone)} of {world_size} ranks have no trace ({gone[0]} to {gone[-1]}); {why}"
+        return [Notice(kind="missing_rank", level="partial", message=text, details={"ranks": gone})]
+    return [
+        Notice(
+            kind="missing_rank",
+            level="partial",
+            rank=rank,
+            message=f"rank {rank} of {world_size} has no trace; {why}",
+        )
+        for rank in gone
+    ]
 
 
 def _gone(ranks: Sequence[int]) -> str:

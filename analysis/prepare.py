@@ -145,7 +145,7 @@ def _possible(table: Table, note: object) -> Table:
         worst = int((launch - table["start"])[early].max())
         note(
             "start_before_launch",
-            f"{int(early.sum())} kernels seem to start up to {worst / 1000:.1f} us before their launch: clock noise; kept",
+            f"{int(early.sum())} kernels seem to start up to {worst / 1000:.1f} us before their launch; kept",
             "info",
             count=int(early.sum()),
         )

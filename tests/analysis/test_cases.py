@@ -1,4 +1,4 @@
-"""The validation cases of tests/data/cases: small odd inputs with exact answers, computed by hand from DEFINITIONS.md."""
+"""The validation cases of tests/data/cases: small odd inputs with exact answers, by the rules of DEFINITIONS.md."""
 
 import json
 from pathlib import Path
