@@ -55,7 +55,10 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return int(entry(rest))
+    try:
+        return int(entry(rest))
+    except KeyboardInterrupt:  # before or after a run, which looks after its own interruption
+        return 130
 
 
 def _usage() -> str:

@@ -105,6 +105,7 @@ class LaunchConfig(_Section):
     timeout_s: Positive = 1800.0  # for a whole pass
     stall_timeout_s: Positive = 300.0  # longest time without progress of any rank
     grace_s: Positive = 15.0  # between asking the ranks to stop and killing them
+    min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
 
 
 class ScenarioConfig(_Section):
@@ -234,5 +235,10 @@ def _check_data(config: RunConfig) -> None:
         raise ConfigError(f"data={config.data.name}: model={config.model.name} takes data={' or '.join(allowed)}")
     if config.model.channels_last and config.model.name != "resnet":
         raise ConfigError(f"model.channels_last=true: only for model=resnet, not {config.model.name}")
+    needed = config.rank_batch_size * config.world_size
+    if config.data.samples < needed:
+        raise ConfigError(
+            f"data.samples={config.data.samples}: one batch for each of {config.world_size} ranks takes {needed}"
+        )
     if config.data.persistent_workers and config.num_workers == 0:
         raise ConfigError("data.persistent_workers=true with num_workers=0: there is no worker to keep")
