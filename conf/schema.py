@@ -26,11 +26,11 @@ class ConfigError(ValueError):
     """A configuration that cannot run; the message names the key, the value and what is allowed."""
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class ModelConfig(_Section):
+class ModelConfig(_Section, frozen=True, kw_only=True):
     """A reference model by name and named size; see `rankscope.models` for what each size holds."""
 
     name: Literal["gpt", "resnet", "mlp"] = "gpt"
@@ -39,7 +39,7 @@ class ModelConfig(_Section):
     channels_last: bool = False  # convolutional models only
 
 
-class DataConfig(_Section):
+class DataConfig(_Section, frozen=True, kw_only=True):
     """Where batches come from and how the loader hands them over (`num_workers` is a top-level key)."""
 
     name: Literal["synthetic", "tokens", "images"] = "synthetic"
@@ -51,7 +51,7 @@ class DataConfig(_Section):
     non_blocking: bool = True
 
 
-class DdpConfig(_Section):
+class DdpConfig(_Section, frozen=True, kw_only=True):
     """DistributedDataParallel and its levers; `enabled: false` is the plain single-process baseline."""
 
     enabled: bool = True
@@ -64,13 +64,13 @@ class DdpConfig(_Section):
     powersgd_rank: Count = 4
 
 
-class PrecisionConfig(_Section):
+class PrecisionConfig(_Section, frozen=True, kw_only=True):
     """Arithmetic: fp32 (TF32 off), tf32, bf16 autocast, or fp16 autocast with a GradScaler."""
 
     name: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
 
 
-class OptimizerConfig(_Section):
+class OptimizerConfig(_Section, frozen=True, kw_only=True):
     """The optimizer and which of torch's implementations runs it."""
 
     name: Literal["adamw", "sgd"] = "adamw"
@@ -79,7 +79,7 @@ class OptimizerConfig(_Section):
     weight_decay: NotNegative = 0.0
 
 
-class ProfileConfig(_Section):
+class ProfileConfig(_Section, frozen=True, kw_only=True):
     """torch.profiler: its schedule and what it records beside times."""
 
     wait: Natural = 2
@@ -97,7 +97,7 @@ class ProfileConfig(_Section):
         return (self.wait + self.warmup + self.active) * self.repeat
 
 
-class LaunchConfig(_Section):
+class LaunchConfig(_Section, frozen=True, kw_only=True):
     """How torchrun is started and how long a pass may take."""
 
     nnodes: Count = 1
@@ -108,7 +108,7 @@ class LaunchConfig(_Section):
     min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
 
 
-class ScenarioConfig(_Section):
+class ScenarioConfig(_Section, frozen=True, kw_only=True):
     """A fault planted on purpose: on one rank, from one step on, so that findings can be proved.
 
     `raise`, `exit`, `kill`, `hang` and `oom` end the rank at `step`; the others slow it by `ms` in every step.
@@ -120,7 +120,7 @@ class ScenarioConfig(_Section):
     ms: NotNegative = 0.0
 
 
-class RunConfig(_Section):
+class RunConfig(_Section, frozen=True, kw_only=True):
     """One point: what is trained, on how many ranks, and in which passes it is measured."""
 
     name: str = "run"

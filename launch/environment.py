@@ -1,7 +1,7 @@
 """Where a run happens: hosts, devices, versions and the variables that matter, as plain data for environment.json.
 
-Nothing here imports torch. Versions come from torch's version file; devices need CUDA, so a short subprocess is asked,
-and only where torch was built for GPUs. What cannot be found is None, with the reason under `reasons`.
+Nothing here imports torch. Versions come from torch's version file; devices need CUDA, so a short subprocess is
+asked, and only where torch was built for GPUs. What cannot be found is None, with the reason under `reasons`.
 """
 
 import importlib.metadata

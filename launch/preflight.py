@@ -1,4 +1,4 @@
-"""What this machine cannot do, said before anything starts: a valid configuration in, `ConfigError` or nothing out."""
+"""What this machine cannot do, said before anything starts: a valid configuration in, `ConfigError` or nothing."""
 
 import os
 import shutil

@@ -1,8 +1,7 @@
-"""What the ranks say about themselves while a pass runs, and how it is shown: a bar, or lines where no terminal is."""
+"""What the ranks say about themselves while a pass runs, and how it is shown: a bar, or lines without a terminal."""
 
 import json
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -63,7 +62,7 @@ class Display:
             self._say(f"{self._name}: starting {self._world_size} ranks")
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self._bar.stop()
 
     def update(self, ranks: dict[int, RankProgress]) -> None:
