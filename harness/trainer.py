@@ -1,0 +1,137 @@
+"""The training step of one rank: a reference model wrapped and compiled as configured, and one call that does a step."""
+
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from rankscope.conf.schema import OptimizerConfig, RunConfig
+from rankscope.harness.data import Batches
+from rankscope.harness.faults import Fault
+from rankscope.harness.process_group import RankContext
+from rankscope.harness.ranges import Ranges
+from rankscope.harness.step_timer import StepTimer
+from rankscope.models import ReferenceModel, build_model
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Trainer:
+    """Owns the module, the optimizer and the scaler of one rank."""
+
+    def __init__(self, config: RunConfig, context: RankContext) -> None:
+        self._config = config
+        self._device = context.device
+        set_arithmetic(config)
+        torch.manual_seed(config.seed)  # the same weights on every rank
+        with context.device:
+            self.model: ReferenceModel = build_model(config.model)
+        module = self.model.module
+        if config.model.channels_last:
+            module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._ddp = wrap(module, config, context) if config.ddp.enabled else None
+        self._module: Any = self._ddp if self._ddp is not None else module
+        if config.compile != "off":
+            # DDP's graph splitting, which keeps the overlap, cannot split a graph with recomputed activations.
+            torch._dynamo.config.optimize_ddp = not config.model.activation_checkpointing
+            self._module = torch.compile(self._module, mode=None if config.compile == "default" else config.compile)
+        self._optimizer = make_optimizer(config.optimizer, module)
+        self._scaler = torch.amp.GradScaler(context.device.type, enabled=config.precision.name == "fp16")
+        self._format = torch.channels_last if config.model.channels_last else torch.preserve_format
+
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, fault: Fault, *, read_loss: bool) -> None:
+        """Do one optimizer step over all its micro-steps; gradients meet in the last one."""
+        count = self._config.gradient_accumulation
+        losses: list[Tensor] = []
+        if self._config.compile in ("reduce-overhead", "max-autotune"):
+            torch.compiler.cudagraph_mark_step_begin()
+        for micro in range(count):
+            with ranges.data_wait:
+                inputs, targets, first = batches.next()
+            if first:
+                timer.mark_first_of_epoch()
+            with ranges.h2d:
+                inputs, targets = self._move(inputs), self._move(targets)
+            fault.on_host()
+            with self._local_gradients() if micro < count - 1 else nullcontext():
+                with ranges.forward:
+                    fault.on_device()
+                    with self._autocast():
+                        loss = self.model.loss(self._module(inputs), targets)
+                if read_loss:
+                    losses.append(loss.detach().clone())  # a CUDA graph's output is overwritten by the next replay
+                with ranges.backward:
+                    self._scaler.scale(loss / count).backward()
+        with ranges.optimizer:
+            self._scaler.step(self._optimizer)
+            self._scaler.update()
+            self._optimizer.zero_grad(set_to_none=True)
+        if losses:
+            timer.read_loss(torch.stack(losses).mean())
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        tensor = tensor.to(self._device, non_blocking=self._config.data.non_blocking)
+        return tensor.contiguous(memory_format=self._format) if tensor.dim() == 4 else tensor
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        dtype = _AUTOCAST.get(self._config.precision.name)
+        return torch.autocast(self._device.type, dtype=dtype) if dtype else nullcontext()
+
+    def _local_gradients(self) -> AbstractContextManager[Any]:
+        return self._ddp.no_sync() if self._ddp is not None else nullcontext()
+
+
+def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> DistributedDataParallel:
+    """Put `module` into DistributedDataParallel with the levers of `config.ddp`."""
+    ddp = config.ddp
+    wrapped = DistributedDataParallel(
+        module,
+        device_ids=[context.local_rank] if context.cuda else None,
+        bucket_cap_mb=ddp.bucket_cap_mb,
+        static_graph=ddp.static_graph,
+        find_unused_parameters=ddp.find_unused_parameters,
+        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
+        broadcast_buffers=ddp.broadcast_buffers,
+    )
+    if ddp.comm_hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=ddp.powersgd_rank,
+            start_powerSGD_iter=2,  # the earliest; the default of 1000 is beyond any measured step
+        )
+        wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif ddp.comm_hook != "none":
+        hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+        wrapped.register_comm_hook(None, hooks[ddp.comm_hook])
+    return wrapped
+
+
+def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:
+    """Build AdamW, or SGD with momentum 0.9, in the implementation asked for."""
+    options: dict[str, Any] = {
+        "lr": config.lr,
+        "weight_decay": config.weight_decay,
+        "foreach": config.impl == "foreach",
+        "fused": config.impl == "fused",
+    }
+    if config.name == "sgd":
+        return torch.optim.SGD(module.parameters(), momentum=0.9, **options)
+    return torch.optim.AdamW(module.parameters(), **options)
+
+
+def set_arithmetic(config: RunConfig) -> None:
+    """Choose how fp32 products are computed, and let cuDNN choose its convolutions by trial.
+
+    cudnn.benchmark is on, as in any tuned job with fixed shapes; its trials fall into the first, unmeasured steps.
+    """
+    tf32 = config.precision.name == "tf32"
+    with warnings.catch_warnings():
+        # Some releases announce a newer switch, whose use breaks torch.compile in the same releases.
+        warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
