@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-_NEEDS = {"hydra": "train", "omegaconf": "train", "torch": "train"}
+_NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "torch": "train"}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -34,6 +34,10 @@ _LOST_PARTNER = re.compile(
     re.I,
 )
 _FULL_BYTES = 2**20
+_CUTS = {
+    "stall": ("stall_timeout_s", "no rank made progress"),
+    "timeout": ("timeout_s", "the pass did not end in time"),
+}
 _WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
 
 
@@ -135,7 +139,7 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
         rank=first.rank,
         kind=kind,
         message=message,
-        traceback=first.traceback or _tail(stderr),
+        traceback=first.traceback or (_crash(stderr) if first.code < 0 else None),
         log=str(stderr) if stderr is not None else _log_of(rank),
     )
 
@@ -143,7 +147,7 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
 def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None) -> tuple[Kind, str]:
     """Name the kind of failure and say it in one line."""
     error = first.error or rank_error
-    if error is not None:
+    if error is not None and not error.startswith("SystemExit"):
         line = error.strip().splitlines()[0]
         if _OOM.search(error):
             return "oom", f"out of memory: {line}"
@@ -157,7 +161,7 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None) -> tuple[Kin
             "; if nobody sent it, the kernel ran out of memory (see dmesg)" if first.code == -signal.SIGKILL else ""
         )
         return "signal", f"was ended by {_signal_name(-first.code)}{hint}"
-    return "exit", f"ended with exit status {first.code} without an exception"
+    return "exit", f"ended itself with exit status {first.code}"
 
 
 def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
@@ -182,8 +186,8 @@ def _stuck(pass_dir: PassDir, ended: Ended) -> Failure:
     """Name the rank that the others wait for: the furthest behind, and not itself waiting in a collective."""
     assert ended.cut is not None  # the caller has seen to it
     ranks = ended.progress
-    what = "no rank made progress" if ended.cut == "stall" else "the pass did not end in time"
-    limit = f"launch.{'stall_timeout_s' if ended.cut == 'stall' else 'timeout_s'}"
+    key, what = _CUTS[ended.cut]
+    limit = f"launch.{key}={ended.limit_s:g}"
     if not ranks:
         return Failure(
             pass_name=pass_dir.name,
@@ -243,8 +247,11 @@ def _log_of(rank: RankDir) -> str | None:
     return str(rank.log) if rank.log.exists() else None
 
 
-def _tail(path: Path | None, lines: int = 8) -> str | None:
-    return "\n".join(_read(path).strip().splitlines()[-lines:]) or None if path is not None else None
+def _crash(stderr: Path | None) -> str | None:
+    """Return what Python's fault handler wrote when the rank crashed in C code, or None."""
+    said = _read(stderr) if stderr is not None else ""
+    start = said.find("Fatal Python error")
+    return said[start:].strip() if start >= 0 else None
 
 
 def _read(path: Path) -> str:

@@ -23,10 +23,11 @@ from rankscope.conf import ConfigError, RunConfig, RunDir, RunDirError, save_con
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import Status
 from rankscope.launch.compose import compose
-from rankscope.launch.environment import TorchFacts, environment, git_commit, torch_facts
+from rankscope.launch.environment import environment, git_commit
 from rankscope.launch.failure import Failure, Kind, failure_of
 from rankscope.launch.preflight import refuse
 from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.torch_facts import TorchFacts, torch_facts
 from rankscope.launch.torchrun import run_pass, torchrun_command
 from rankscope.launch.usage import usage
 

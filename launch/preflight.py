@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from rankscope.conf import ConfigError, RunConfig
-from rankscope.launch.environment import TorchFacts
+from rankscope.launch.torch_facts import TorchFacts
 
 
 def refuse(config: RunConfig, torch: TorchFacts) -> None:
@@ -33,7 +33,7 @@ def _check_devices(config: RunConfig, torch: TorchFacts) -> None:
         nodes = f" on each of {config.launch.nnodes} nodes" if config.launch.nnodes > 1 else ""
         raise ConfigError(
             f"world_size={config.world_size}: needs {ranks} GPUs{nodes} and this machine has {gpus}; "
-            "one rank takes one GPU"
+            "one rank takes one GPU; use fewer ranks or device=cpu"
         )
 
 

@@ -63,7 +63,8 @@ class Display:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def update(self, ranks: dict[int, RankProgress]) -> None:
         """Show the state of the rank that is furthest behind."""

@@ -21,10 +21,11 @@ _STACK_WAIT_S = 3.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a pass ended: torchrun's exit status, which limit cut it (if one did), and the ranks' last progress."""
+    """How a pass ended: torchrun's exit status, which limit cut it, if one did, and the ranks' last progress."""
 
     returncode: int
     cut: Literal["timeout", "stall"] | None
+    limit_s: float | None
     progress: dict[int, RankProgress]
 
 
@@ -76,7 +77,9 @@ def run_pass(config: RunConfig, run_dir: RunDir, name: str, stop: processes.Stop
             _ask_for_stacks(run_dir, pass_dir)
     finally:
         processes.end(agent, run_dir.path, config.launch.grace_s)
-    return Ended(returncode=agent.returncode, cut=cut, progress=read_progress(pass_dir))
+    limits = {"timeout": config.launch.timeout_s, "stall": config.launch.stall_timeout_s}
+    limit_s = limits[cut] if cut is not None else None
+    return Ended(returncode=agent.returncode, cut=cut, limit_s=limit_s, progress=read_progress(pass_dir))
 
 
 def _watch(
