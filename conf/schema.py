@@ -178,6 +178,8 @@ def load_config(path: Path) -> RunConfig:
     """Read a resolved `config.yaml`."""
     try:
         return parse_config(yaml.safe_load(path.read_text()))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except (OSError, yaml.YAMLError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read as a rankscope config ({error})") from None
 
