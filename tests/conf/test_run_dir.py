@@ -28,9 +28,7 @@ def test_one_process_of_many_gets_the_exact_folder(tmp_path: Path) -> None:
         "RunDir.claim(Path('x'), 'run', datetime.now(), Path(sys.argv[1]))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "a" / "mine")]
-    started = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)
-    ]
+    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     for process in started:
         assert process.stdin is not None
         process.stdin.write("go\n")

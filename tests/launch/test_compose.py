@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+
 from rankscope.conf import ConfigError, RunConfig, parse_config
 from rankscope.launch.compose import compose, keys, option_groups
 from rankscope.launch.usage import usage

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from rankscope.conf import ConfigError, parse_config
 from rankscope.launch.preflight import refuse
 from rankscope.launch.torch_facts import TorchFacts
