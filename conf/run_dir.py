@@ -70,6 +70,11 @@ class RankDir:
         return self.path / "progress.json"
 
     @property
+    def stack(self) -> Path:
+        """Python stacks of all threads of the rank, appended when it gets SIGUSR1; empty if it never did."""
+        return self.path / "stack.txt"
+
+    @property
     def log(self) -> Path:
         """The rank's own log."""
         return self.path / "worker.log"
