@@ -71,7 +71,7 @@ class RankDir:
 
     @property
     def stack(self) -> Path:
-        """The stacks of a rank's threads, written by faulthandler when the launcher asks (SIGUSR1)."""
+        """Python stacks of all threads of the rank, appended when it gets SIGUSR1; empty if it never did."""
         return self.path / "stack.txt"
 
     @property

@@ -44,7 +44,7 @@ class DataConfig(_Section, frozen=True, kw_only=True):
 
     name: Literal["synthetic", "tokens", "images"] = "synthetic"
     root: str = "data"  # data sets on disk are made here once, and reused
-    samples: Count = 1024  # size of the data set; an epoch ends when it is used up
+    samples: Count = 16384  # of an epoch, over all ranks; when they are used up the loader starts again
     prefetch_factor: Count = 2  # batches a worker prepares ahead; needs workers
     persistent_workers: bool = False
     pin_memory: bool = True  # ignored without a GPU
@@ -237,10 +237,10 @@ def _check_data(config: RunConfig) -> None:
         raise ConfigError(f"data={config.data.name}: model={config.model.name} takes data={' or '.join(allowed)}")
     if config.model.channels_last and config.model.name != "resnet":
         raise ConfigError(f"model.channels_last=true: only for model=resnet, not {config.model.name}")
-    needed = config.rank_batch_size * config.world_size
-    if config.data.samples < needed:
+    batch = config.rank_batch_size * config.world_size
+    if config.data.samples < batch:
         raise ConfigError(
-            f"data.samples={config.data.samples}: one batch for each of {config.world_size} ranks takes {needed}"
+            f"data.samples={config.data.samples}: fewer than one batch of all ranks ({batch} samples); raise it"
         )
     if config.data.persistent_workers and config.num_workers == 0:
         raise ConfigError("data.persistent_workers=true with num_workers=0: there is no worker to keep")

@@ -1,8 +1,8 @@
 """Probes of this rank's wall clock against rank 0's, over the control group.
 
-Every rank in turn sends rank 0 an empty message and gets rank 0's time back. Rank 0 read it between the rank's own two
-readings, so the offset is known to within half the round trip; of several tries the one with the shortest round trip
-counts.
+Every rank in turn sends rank 0 an empty message and gets rank 0's time back. Rank 0 read it between the rank's own
+two readings, so the offset is known to within half the round trip; of several tries the one with the shortest round
+trip counts.
 """
 
 import time

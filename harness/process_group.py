@@ -1,4 +1,4 @@
-"""Who this rank is, and how it meets the others: torchrun's environment in, a `RankContext` and process groups out."""
+"""Who this rank is and how it meets the others: torchrun's environment in, `RankContext` and process groups out."""
 
 import ctypes
 import os
@@ -104,7 +104,9 @@ def _device(config: RunConfig, local_rank: int) -> torch.device:
             raise ConfigError("precision=fp16: there is no GPU on this host; use precision=bf16 or fp32")
         return torch.device("cpu")
     if not available:
-        raise ConfigError("device=cuda: torch finds no GPU on this host; use device=cpu or install a CUDA build of torch")
+        raise ConfigError(
+            "device=cuda: torch finds no GPU on this host; use device=cpu or install a CUDA build of torch"
+        )
     count = torch.cuda.device_count()
     if local_rank >= count:
         raise ConfigError(f"local rank {local_rank} has no GPU of its own: this host has {count}; lower world_size")

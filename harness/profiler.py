@@ -1,7 +1,7 @@
 """torch.profiler around the loop of the torch pass: windows that hold their own steps alone, and files for each.
 
-In: the schedule and options of `config.profile`. Out, in the rank's folder: a Chrome trace for each window, and of the
-first one `key_averages` and the stacks. `ProfilerStep#N` has the number of the row in steps.parquet.
+In: the schedule and options of `config.profile`. Out, in the rank's folder: a Chrome trace for each window, and of
+the first one `key_averages` and the stacks. `ProfilerStep#N` has the number of the row in steps.parquet.
 """
 
 import json
@@ -46,9 +46,7 @@ class StepProfiler:
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if context.cuda else [])]
         self._profile = profile(
             activities=activities,
-            schedule=schedule(
-                wait=config.wait, warmup=config.warmup, active=config.active, repeat=config.repeat
-            ),
+            schedule=schedule(wait=config.wait, warmup=config.warmup, active=config.active, repeat=config.repeat),
             on_trace_ready=self._export,
             record_shapes=config.record_shapes,
             profile_memory=config.profile_memory,
@@ -62,27 +60,27 @@ class StepProfiler:
 
     def start(self) -> None:
         """Start at step 0."""
-        if self.opens_next(-1):
+        if self.opens_after(-1):
             self._meet()
         self._profile.start()
 
-    def pauses_after(self, step: int) -> bool:
-        """Whether a window opens or closes between `step` and the next one."""
-        return self.opens_next(step) or self._closes_after(step)
-
-    def opens_next(self, step: int) -> bool:
+    def opens_after(self, step: int) -> bool:
         """Whether the step after `step` is the first of a window."""
         cycle, place = divmod(step + 1, self._cycle)
         return place == self._config.wait + self._config.warmup and cycle < self._config.repeat
+
+    def closes_after(self, step: int) -> bool:
+        """Whether `step` is the last of a window."""
+        return (step + 1) % self._cycle == 0
 
     def step(self) -> None:
         """End a step. Where a window opens, the device is idle and all ranks are here; where it closes, it is idle.
 
         Without this, kernels of the steps before are recorded in the window, and the window's last ones are not.
         """
-        if self.opens_next(self._step):
+        if self.opens_after(self._step):
             self._meet()
-        elif self._closes_after(self._step):
+        elif self.closes_after(self._step):
             self._context.synchronize()
         with warnings.catch_warnings():
             # Each window has a trace of its own: that a later one does not hold the earlier is wanted.
@@ -100,9 +98,6 @@ class StepProfiler:
             self._profile.stop()
         except Exception:  # a boundary: the error that stopped the loop is the one to report
             log.exception("the trace of the broken window could not be written")
-
-    def _closes_after(self, step: int) -> bool:
-        return (step + 1) % self._cycle == 0
 
     def _meet(self) -> None:
         self._context.synchronize()

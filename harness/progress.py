@@ -1,13 +1,15 @@
 """Tells the launcher how far this rank is (progress.json), and where it hangs when asked (stack.txt).
 
-`kill -USR1 <pid>` makes the rank write the Python stacks of all its threads to `stack.txt` in its folder, also while it
-waits inside a collective.
+`kill -USR1 <pid>` makes the rank write the Python stacks of all its threads to `stack.txt` in its folder, also while
+it waits inside a collective.
 """
 
 import faulthandler
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 from rankscope.conf.files import write_json
@@ -27,8 +29,7 @@ class Progress:
         self._phase: Stage | None = None
         self._step = 0
         self._written_ns = 0
-        self._stack_file = (rank_dir.path / "stack.txt").open("w")
-        faulthandler.register(signal.SIGUSR1, file=self._stack_file, all_threads=True)
+        self.enter("setup")
 
     def update(self, phase: Stage, step: int) -> None:
         """Say that `step` steps are done and that the rank is in `phase`."""
@@ -46,7 +47,13 @@ class Progress:
         """Change the phase at the present step."""
         self.update(phase, self._step)
 
-    def close(self) -> None:
-        """Stop answering SIGUSR1."""
-        faulthandler.unregister(signal.SIGUSR1)
-        self._stack_file.close()
+
+@contextmanager
+def reporting(rank_dir: RankDir, of: int) -> Iterator[Progress]:
+    """Give the progress of a rank of `of` steps, and answer SIGUSR1 while the block runs."""
+    with rank_dir.stack.open("w") as stack:
+        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
+        try:
+            yield Progress(rank_dir, of)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)

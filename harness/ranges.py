@@ -1,7 +1,7 @@
 """The named ranges of a step, opened by one call: for the timer, for torch.profiler and for Nsight Systems.
 
-`record_function` costs several microseconds even when nobody listens, so it is entered only in the torch pass. NVTX costs
-well under one microsecond without a listener and is entered on every GPU.
+`record_function` costs several microseconds even when nobody listens, so it is entered only in the torch pass. NVTX
+costs well under one microsecond without a listener and is entered on every GPU.
 """
 
 from types import TracebackType

@@ -1,7 +1,7 @@
 """Times every step of one rank without waiting for the device; rows of steps.parquet out.
 
-Host times come from the host's clocks. Device times come from CUDA events, recorded in the stream and read later, when
-the device has passed them: the loop never synchronises. On a CPU the host times stand for the device times.
+Host times come from the host's clocks. Device times come from CUDA events, recorded in the stream and read later,
+when the device has passed them: the loop never synchronises. On a CPU the host times stand for the device times.
 """
 
 import time
@@ -136,13 +136,6 @@ class StepTimer:
         unfinished = [self._current.row] if self._current is not None else []
         return [*self._done, *waiting, *unfinished]
 
-    def write(self, path: Path) -> int:
-        """Write the rows as Parquet, whole or not at all; returns how many."""
-        rows = self.rows()
-        with replacing(path) as temporary:
-            pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, compression="zstd")
-        return len(rows)
-
     def _close(self, now: int, event: torch.cuda.Event | None, *, own: bool) -> None:
         step = self._current
         if step is None:
@@ -184,5 +177,11 @@ class StepTimer:
         return event
 
 
+def write_steps(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write the rows of a `StepTimer` as Parquet, whole or not at all."""
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, compression="zstd")
+
+
 def _elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> int:
-    return round(start.elapsed_time(end) * 1e6)
+    return round(float(start.elapsed_time(end)) * 1e6)

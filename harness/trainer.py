@@ -1,5 +1,6 @@
-"""The training step of one rank: a reference model wrapped and compiled as configured, and one call that does a step."""
+"""The training step of one rank: a model wrapped and compiled as configured, and one call that does a step."""
 
+import inspect
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from rankscope.conf.schema import OptimizerConfig, RunConfig
+from rankscope.conf.schema import DdpConfig, OptimizerConfig, RunConfig
 from rankscope.harness.data import Batches
 from rankscope.harness.faults import Fault
 from rankscope.harness.process_group import RankContext
@@ -95,7 +96,7 @@ def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> Distribu
         static_graph=ddp.static_graph,
         find_unused_parameters=ddp.find_unused_parameters,
         gradient_as_bucket_view=ddp.gradient_as_bucket_view,
-        broadcast_buffers=ddp.broadcast_buffers,
+        **_without_broadcasts(ddp),
     )
     if ddp.comm_hook == "powersgd":
         state = powerSGD_hook.PowerSGDState(
@@ -108,6 +109,14 @@ def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> Distribu
         hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
         wrapped.register_comm_hook(None, hooks[ddp.comm_hook])
     return wrapped
+
+
+def _without_broadcasts(config: DdpConfig) -> dict[str, Any]:
+    """Return the argument that stops the buffers' broadcasts, by the name that this torch has for it."""
+    if config.broadcast_buffers:
+        return {}
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 
 def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:

@@ -1,18 +1,20 @@
 """One rank from its configuration to its exit: in, the run folder and the pass; out, the files of this rank.
 
-Whatever stops the rank, the steps it recorded are kept and rank.json says what happened; the error goes on to torchrun.
+Whatever stops the rank, the steps it recorded are kept and rank.json says what happened; the error goes on to
+torchrun.
 """
 
 import hashlib
 import logging
 import os
 import platform
-from dataclasses import dataclass, field
+import threading
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
+from torch.utils.data import default_collate
 
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import RankDir, RunDir
@@ -20,12 +22,13 @@ from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness import clock
 from rankscope.harness.data import make_batches
 from rankscope.harness.faults import Fault
+from rankscope.harness.interrupt import saving
+from rankscope.harness.loop import Loop
 from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
 from rankscope.harness.profiler import StepProfiler
-from rankscope.harness.progress import Progress
-from rankscope.harness.ranges import Ranges
+from rankscope.harness.progress import Progress, reporting
 from rankscope.harness.schedule import Phase, phases
-from rankscope.harness.step_timer import StepTimer
+from rankscope.harness.step_timer import StepTimer, write_steps
 from rankscope.harness.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -41,13 +44,14 @@ def main(arguments: list[str]) -> None:
     die_with_parent()
     log_to(rank_dir)
     worker = Worker(run_dir, pass_name, rank_dir)
-    try:
-        worker.run()
-    except BaseException as error:  # a boundary: every end of a rank is recorded, and goes on to torchrun
-        log.exception("rank %d failed", rank_dir.rank)
-        worker.save(error)
-        raise
-    worker.save()
+    with saving(worker.save):
+        try:
+            worker.run()
+        except BaseException as error:  # a boundary: every end of a rank is recorded, and goes on to torchrun
+            log.exception("rank %d failed", rank_dir.rank)
+            worker.save(one_line(error))
+            raise
+        worker.save()
 
 
 def log_to(rank_dir: RankDir) -> None:
@@ -57,95 +61,79 @@ def log_to(rank_dir: RankDir) -> None:
     logger = logging.getLogger("rankscope")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+    logger.propagate = False
 
 
-@dataclass
 class Worker:
     """One rank in one pass, and what is known of it so far."""
 
-    run_dir: RunDir
-    pass_name: str
-    rank_dir: RankDir
-    info: dict[str, Any] = field(default_factory=dict)
-    timer: StepTimer | None = None
-    profiler: StepProfiler | None = None
+    def __init__(self, run_dir: RunDir, pass_name: str, rank_dir: RankDir) -> None:
+        self._run_dir = run_dir
+        self._pass_name = pass_name
+        self._rank_dir = rank_dir
+        self._info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
+        self._timer: StepTimer | None = None
+        self._profiler: StepProfiler | None = None
+        self._saving = threading.Lock()
 
     def run(self) -> None:
         """Do the whole work of the rank."""
-        config = load_config(self.run_dir.config)
-        plan = phases(config, self.pass_name)
-        progress = Progress(self.rank_dir, of=len(plan))
-        progress.update("setup", 0)
-        context = join(config)
-        self.info |= describe(context, self.pass_name, self.run_dir)
+        config = load_config(self._run_dir.config)
+        plan = phases(config, self._pass_name)
+        with reporting(self._rank_dir, of=len(plan)) as progress:
+            context = join(config)
+            self._info |= describe(context, self._pass_name, self._run_dir)
+            log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
+            loop = self._prepare(config, plan, context, progress)
+            probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
+            loop.run()
+            progress.enter("export")
+            context.synchronize()
+            probes.append(clock.probe(context, "after").to_json())
+            loop.batches.close()
+            leave(context)
+            progress.enter("done")
+
+    def save(self, error: str | None = None) -> None:
+        """Write steps.parquet and rank.json with what there is; a second call at the same time does nothing."""
+        if not self._saving.acquire(blocking=False):
+            return
+        rows = self._timer.rows() if self._timer else []
+        peaks = [row["memory_peak_bytes"] for row in rows if row["memory_peak_bytes"] is not None]
+        self._info |= {
+            "memory_peak_bytes": max(peaks, default=None),
+            "steps": len(rows),
+            "traces": self._profiler.traces if self._profiler else [],
+            "status": "ok" if error is None else "failed",
+            "error": error,
+        }
+        write_steps(rows, self._rank_dir.steps)
+        write_json(self._rank_dir.info, self._info)
+
+    def _prepare(self, config: RunConfig, plan: list[Phase], context: RankContext, progress: Progress) -> Loop:
+        """Build everything that the loop needs."""
         fault = Fault(config, context)
         trainer = Trainer(config, context)
-        self.info |= {"parameters": trainer.model.parameters, "flops_per_sample": trainer.model.flops_per_sample}
-        batches = make_batches(config, context, trainer.model.sample)
-        self.timer = StepTimer(context.device)
-        if self.pass_name == "torch":
+        model = trainer.model
+        self._info |= {"parameters": model.parameters, "flops_per_sample": model.flops_per_sample}
+        self._timer = StepTimer(context.device)
+        if self._pass_name == "torch":
             keys = ("rank", "host", "boot_id", "config_hash")
-            metadata = {f"rankscope_{key}": self.info[key] for key in keys}
-            self.profiler = StepProfiler(
-                config.profile, context, self.rank_dir, metadata, keep_trace=not fault.drops_trace
+            metadata = {f"rankscope_{key}": self._info[key] for key in keys}
+            self._profiler = StepProfiler(
+                config.profile, context, self._rank_dir, metadata, keep_trace=not fault.drops_trace
             )
-        self.info["clock_probes"] = [clock.probe(context, "before").to_json()]
-        self._loop(plan, config, context, trainer, batches, fault, progress)
-        progress.enter("export")
-        context.synchronize()
-        self.info["clock_probes"].append(clock.probe(context, "after").to_json())
-        batches.close()
-        leave(context)
-        progress.update("done", len(plan))
-        progress.close()
-
-    def _loop(
-        self,
-        plan: list[Phase],
-        config: RunConfig,
-        context: RankContext,
-        trainer: Trainer,
-        batches: Any,
-        fault: Fault,
-        progress: Progress,
-    ) -> None:
-        timer, profiler = self.timer, self.profiler
-        assert timer is not None  # made just before
-        ranges = Ranges(timer, annotate=profiler is not None, nvtx=context.cuda)
-        context.barrier()
-        if profiler:
-            profiler.start()
-        try:
-            for step, phase in enumerate(plan):
-                timer.begin(step, phase)
-                fault.at_step(step)
-                trainer.step(batches, ranges, timer, fault, read_loss=step % config.log_every == 0)
-                timer.end()
-                progress.update("measure" if phase in ("measured", "active") else "warmup", step + 1)
-                if profiler:
-                    if profiler.pauses_after(step):
-                        timer.close()
-                    profiler.step()
-            timer.close()
-        except BaseException:
-            if profiler:
-                profiler.abort()
-            raise
-        if profiler:
-            profiler.stop()
-
-    def save(self, error: BaseException | None = None) -> None:
-        """Write steps.parquet and rank.json with what there is."""
-        steps = self.timer.write(self.rank_dir.steps) if self.timer else 0
-        peaks = [row["memory_peak_bytes"] for row in self.timer.rows()] if self.timer else []
-        self.info |= {
-            "memory_peak_bytes": max((peak for peak in peaks if peak is not None), default=None),
-            "steps": steps,
-            "traces": self.profiler.traces if self.profiler else [],
-            "status": "ok" if error is None else "failed",
-            "error": None if error is None else one_line(error),
-        }
-        write_json(self.rank_dir.info, self.info)
+        return Loop(
+            plan=plan,
+            context=context,
+            trainer=trainer,
+            batches=make_batches(config, context, model.sample, fault.slow_collate(default_collate)),
+            timer=self._timer,
+            profiler=self._profiler,
+            fault=fault,
+            progress=progress,
+            log_every=config.log_every,
+        )
 
 
 def one_line(error: BaseException) -> str:

@@ -61,7 +61,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Token ids (batch, time) to logits (batch, time, vocabulary)."""
 
-    def __init__(self, layers: int, width: int, heads: int, context: int, vocabulary: int, *, recompute: bool) -> None:
+    def __init__(
+        self, layers: int, width: int, heads: int, context: int, vocabulary: int, *, recompute: bool
+    ) -> None:
         super().__init__()
         self.recompute = recompute
         self.tokens = nn.Embedding(vocabulary, width)
@@ -87,7 +89,7 @@ def loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def flops_per_sample(layers: int, width: int, context: int, vocabulary: int) -> int:
-    """6 N T + 12 L d T^2: N weights of matrix products (12 L d^2 + d V; not embeddings), attention in full, not halved.
+    """6 N T + 12 L d T^2, with N = 12 L d^2 + d V the weights in matrix products (the look-up of tokens has none).
 
     A sample is one sequence of T tokens. Attention is counted as if it were not causal, the usual convention of MFU.
     """

@@ -34,7 +34,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"data": {"name": "images"}}, ("data=images", "gpt", "tokens")),
     ({"model": {"channels_last": True}}, ("model.channels_last=true", "resnet")),
     ({"data": {"persistent_workers": True}}, ("data.persistent_workers=true", "num_workers=0")),
-    ({"world_size": 4, "batch_size": 8, "data": {"samples": 31}}, ("data.samples=31", "4 ranks", "32")),
+    ({"world_size": 4, "batch_size": 8, "data": {"samples": 31}}, ("data.samples=31", "all ranks", "32")),
     ({"profile": {"active": 0}}, ("profile.active=0", ">= 1")),
     ({"profile": {"wait": -1}}, ("profile.wait=-1", ">= 0")),
     ({"optimizer": {"lr": 0}}, ("optimizer.lr=0", "> 0")),

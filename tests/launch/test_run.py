@@ -1,4 +1,4 @@
-"""A run that goes well: what it leaves in its folder, what it prints, and its exit status, which is the analysis's."""
+"""A run that goes well: what it leaves in its folder, what it prints, and its exit status: the analysis's."""
 
 import subprocess
 import sys

@@ -70,7 +70,7 @@ def test_checkpointing_changes_no_gradient(name: str) -> None:
             "gpt",
             "medium",
             124.4,
-        ),  # GPT-2 has 124.4 M, 0.12 M of them biases; a vocabulary of 50,257 instead of 50,304
+        ),  # GPT-2 as published, biases and 47 tokens of its vocabulary apart
     ],
 )
 def test_sizes(name: str, size: str, millions: float) -> None:
