@@ -33,6 +33,7 @@ _LOST_PARTNER = re.compile(
     r"|timed out|timeout|Connection refused|ProcessGroup|TCPStore|gloo",
     re.I,
 )
+_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGABRT)  # by torchrun, or by a lost partner
 _FULL_BYTES = 2**20
 _CUTS = {
     "stall": ("stall_timeout_s", "no rank made progress"),
@@ -75,7 +76,7 @@ class _Exit(msgspec.Struct, frozen=True, kw_only=True):
     def order(self) -> tuple[bool, str, bool, float, int]:
         """Sorts the first cause to the front."""
         if self.error is None:
-            consequence = self.code in (-signal.SIGTERM, -signal.SIGABRT)
+            consequence = self.code in _ENDED_BY_OTHERS
         else:
             consequence = _LOST_PARTNER.search(self.error) is not None
         return consequence, self.time, self.error is not None, self.written, self.rank
@@ -122,11 +123,11 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
         code = ended.returncode
         how = f"was ended by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
         last = said.strip().splitlines()[-8:]
-        kind: Kind = "disk_full" if _disk_full(pass_dir, said) else "launcher"
+        full = _disk_full(pass_dir, said)
         return Failure(
             pass_name=pass_dir.name,
-            kind=kind,
-            message=f"torchrun itself {how}" + (": no space left on device" if kind == "disk_full" else ""),
+            kind="disk_full" if full else "launcher",
+            message=f"no space left on device: {pass_dir.path}" if full else f"torchrun itself {how}",
             traceback="\n".join(last) or None,
             log=str(pass_dir.agent_log),
         )

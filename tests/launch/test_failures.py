@@ -38,15 +38,15 @@ CASES = [
     Case(
         fault="hang",
         kind="stall",
-        said=("rank 1", "no rank made progress", "stall_timeout_s=7", "_hang", "stack.txt"),
-        overrides=("passes=[plain]", "launch.stall_timeout_s=7"),
+        said=("rank 1", "no rank made progress", "stall_timeout_s=12", "_hang", "stack.txt"),
+        overrides=("passes=[plain]", "launch.stall_timeout_s=12"),
         status=2,
     ),
     Case(
         fault="hang",
         kind="timeout",
-        said=("rank 1", "did not end in time", "timeout_s=7", "_hang"),
-        overrides=("passes=[plain]", "launch.timeout_s=7"),
+        said=("rank 1", "did not end in time", "timeout_s=15", "_hang"),
+        overrides=("passes=[plain]", "launch.timeout_s=15"),
         status=2,
     ),
 ]
@@ -94,7 +94,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.usefixtures("stub_analysis")
 def test_full_disk_is_named(tiny_disk: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run_dir = tiny_disk / "run"
-    assert main([*TINY, f"run_dir={run_dir}", "launch.min_free_mb=0", "profile=full"]) in (2, 3)
+    assert main([*TINY, f"run_dir={run_dir}", "launch.min_free_mb=0", "passes=[torch]", "profile=full"]) in (2, 3)
     assert "no space left on device" in capfd.readouterr().err.lower()
     record = read_json(run_dir / "run.json")
     assert (record["status"], record["failure"]["kind"]) == ("failed", "disk_full")

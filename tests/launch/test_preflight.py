@@ -50,9 +50,13 @@ def test_what_can_run_is_let_through(facts: TorchFacts, data: dict[str, Any], tm
 
 
 def test_the_disk_of_the_run_folder_is_the_one_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    usage = shutil.disk_usage(tmp_path)._replace(free=0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: asked.append(path) or usage)
+    full, asked = shutil.disk_usage(tmp_path)._replace(free=0), []
+
+    def disk_usage(path: Path) -> object:
+        asked.append(path)
+        return full
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
     with pytest.raises(ConfigError, match="0 MiB free"):
         refuse(parse_config({"run_dir": str(tmp_path / "deep" / "mine")}), NO_GPU)
     assert asked == [tmp_path]
