@@ -214,6 +214,8 @@ def _check_world(config: RunConfig) -> None:
         )
     if config.backend == "nccl" and config.device == "cpu":
         raise ConfigError("backend=nccl with device=cpu: NCCL moves GPU memory only; use backend=gloo")
+    if config.ddp.comm_hook == "bf16" and (config.device == "cpu" or config.backend == "gloo"):
+        raise ConfigError("ddp.comm_hook=bf16: torch offers this hook with NCCL only; use fp16, or device=cuda")
     if config.precision.name == "fp16" and config.device == "cpu":
         raise ConfigError("precision=fp16 with device=cpu: fp16 needs a GPU; use precision=bf16 or fp32")
     if config.scenario.fault != "none" and config.scenario.rank >= config.world_size:

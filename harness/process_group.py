@@ -66,6 +66,10 @@ def join(config: RunConfig) -> RankContext:
         backend = "nccl" if device.type == "cuda" else "gloo"
     if backend == "nccl" and device.type != "cuda":
         raise ConfigError("backend=nccl: this host has no GPU that torch can use; use backend=auto or gloo")
+    if config.ddp.comm_hook == "bf16" and backend != "nccl":
+        raise ConfigError(
+            "ddp.comm_hook=bf16: torch offers this hook with NCCL only, and this host has no GPU; use fp16"
+        )
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size))
     control = None
     if config.ddp.enabled:

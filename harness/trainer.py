@@ -1,6 +1,7 @@
 """The training step of one rank: a model wrapped and compiled as configured, and one call that does a step."""
 
 import inspect
+import logging
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -34,12 +35,10 @@ class Trainer:
         module = self.model.module
         if config.model.channels_last:
             module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._ddp = wrap(module, config, context) if config.ddp.enabled else None
-        self._module: Any = self._ddp if self._ddp is not None else module
+        self.ddp = wrap(module, config, context) if config.ddp.enabled else None
+        self._module: Any = self.ddp if self.ddp is not None else module
         if config.compile != "off":
-            # DDP's graph splitting, which keeps the overlap, cannot split a graph with recomputed activations.
-            torch._dynamo.config.optimize_ddp = not config.model.activation_checkpointing
-            self._module = torch.compile(self._module, mode=None if config.compile == "default" else config.compile)
+            self._module = compiled(self._module, config)
         self._optimizer = make_optimizer(config.optimizer, module)
         self._scaler = torch.amp.GradScaler(context.device.type, enabled=config.precision.name == "fp16")
         self._format = torch.channels_last if config.model.channels_last else torch.preserve_format
@@ -83,7 +82,7 @@ class Trainer:
         return torch.autocast(self._device.type, dtype=dtype) if dtype else nullcontext()
 
     def _local_gradients(self) -> AbstractContextManager[Any]:
-        return self._ddp.no_sync() if self._ddp is not None else nullcontext()
+        return self.ddp.no_sync() if self.ddp is not None else nullcontext()
 
 
 def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> DistributedDataParallel:
@@ -109,6 +108,16 @@ def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> Distribu
         hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
         wrapped.register_comm_hook(None, hooks[ddp.comm_hook])
     return wrapped
+
+
+def compiled(module: nn.Module, config: RunConfig) -> Any:
+    """Compile `module`, which DDP wraps already: so the graph is split at the buckets and the overlap is kept."""
+    # A graph with recomputed activations cannot be split; then all gradients meet at the end of the backward pass.
+    torch._dynamo.config.optimize_ddp = not config.model.activation_checkpointing
+    for name in ("ctx_manager", "torch"):  # that DDP's own ranges vanish in compiled code is no news to the user
+        logger = logging.getLogger(f"torch._dynamo.variables.{name}")
+        logger.addFilter(lambda record: "will be ignored" not in record.getMessage())
+    return torch.compile(module, mode=None if config.compile == "default" else config.compile)
 
 
 def _without_broadcasts(config: DdpConfig) -> dict[str, Any]:
