@@ -23,7 +23,7 @@ lint: $(STAMP)
 # the five folders as rankscope.*, at their real place.
 types: $(STAMP)
 	MYPYPATH=.venv/types $(BIN)/mypy $(FOLDERS:%=-p rankscope.%)
-	MYPYPATH=.venv/types $(BIN)/mypy --explicit-package-bases tests
+	MYPYPATH=.venv/types $(BIN)/mypy --explicit-package-bases tests $(wildcard benchmarks)
 
 unit: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal

@@ -13,7 +13,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": (
         "rankscope.launch.main",
         "main",
-        "train a reference model on N ranks, record every rank, analyse",
+        "train a model on N ranks, record every rank, analyse",
     ),
     "analyze": (
         "rankscope.analysis.main",
@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": (
         "rankscope.launch.doctor",
         "main",
-        "what is installed, what works, what is missing and how to get it",
+        "what is installed, what is missing and how to get it",
     ),
 }
 

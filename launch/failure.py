@@ -39,6 +39,7 @@ _CUTS = {
     "stall": ("stall_timeout_s", "no rank made progress"),
     "timeout": ("timeout_s", "the pass did not end in time"),
 }
+_INNERMOST = 3
 _WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
 
 
@@ -85,7 +86,7 @@ class _Exit(msgspec.Struct, frozen=True, kw_only=True):
 def failure_of(pass_dir: PassDir, ended: Ended, world_size: int, since: float) -> Failure | None:
     """Return the first cause why the pass is not whole, or None; `since` is when it began (Unix seconds)."""
     if ended.cut is not None:
-        return _stuck(pass_dir, ended)
+        return _stuck(pass_dir, ended, world_size)
     if ended.returncode != 0:
         return _first_exit(pass_dir, ended)
     return missing_file(pass_dir, world_size, since)
@@ -183,34 +184,31 @@ def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
     return exit_
 
 
-def _stuck(pass_dir: PassDir, ended: Ended) -> Failure:
-    """Name the rank that the others wait for: the furthest behind, and not itself waiting in a collective."""
+def _stuck(pass_dir: PassDir, ended: Ended, world_size: int) -> Failure:
+    """Name the rank that the others wait for: one that never started, else the furthest behind that does not wait."""
     assert ended.cut is not None  # the caller has seen to it
-    ranks = ended.progress
     key, what = _CUTS[ended.cut]
-    limit = f"launch.{key}={ended.limit_s:g}"
-    if not ranks:
-        return Failure(
-            pass_name=pass_dir.name,
-            kind=ended.cut,
-            message=f"{what} ({limit}): no rank has started",
-            traceback="\n".join(_read(pass_dir.agent_log).strip().splitlines()[-8:]) or None,
-            log=str(pass_dir.agent_log),
-        )
-    behind = min(progress.place for progress in ranks.values())
-    last = [rank for rank, progress in ranks.items() if progress.place == behind]
+    ranks = ended.progress
+    absent = [rank for rank in range(world_size) if rank not in ranks]
+    behind = min((progress.place for progress in ranks.values()), default=None)
+    last = absent or [rank for rank, progress in ranks.items() if progress.place == behind]
     stacks = {rank: main_stack(_read(pass_dir.rank(rank).stack)) for rank in last}
-    suspects = [rank for rank in last if stacks[rank] and not _WAITS.search("\n".join(stacks[rank]))] or last
-    suspect = suspects[0] if len(suspects) == 1 else None
-    names = ", ".join(f"rank {rank} in {_where(ranks[rank])}" for rank in suspects)
+    suspects = [rank for rank in last if stacks[rank] and not _waits(stacks[rank])] or last
+    names = ", ".join(f"rank {rank} {_where(ranks.get(rank), stacks[rank])}" for rank in suspects)
+    stack = pass_dir.rank(suspects[0]).stack
     return Failure(
         pass_name=pass_dir.name,
-        rank=suspect,
+        rank=suspects[0] if len(suspects) == 1 else None,
         kind=ended.cut,
-        message=f"{what} ({limit}); furthest behind: {names}",
+        message=f"{what} (launch.{key}={ended.limit_s:g}); furthest behind: {names}",
         traceback="\n".join(reversed(stacks[suspects[0]])) or None,
-        log=str(pass_dir.rank(suspects[0]).stack) if stacks[suspects[0]] else _log_of(pass_dir.rank(suspects[0])),
+        log=str(pass_dir.agent_log if absent else stack),
     )
+
+
+def _waits(stack: list[str]) -> bool:
+    """Whether a rank waits for others: in a collective, in a backward pass that ends in one, or for the device."""
+    return _WAITS.search("\n".join(stack[:_INNERMOST])) is not None
 
 
 def main_stack(text: str) -> list[str]:
@@ -223,8 +221,11 @@ def main_stack(text: str) -> list[str]:
     return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]
 
 
-def _where(progress: RankProgress) -> str:
-    return f"{progress.phase}, step {progress.step} of {progress.of}"
+def _where(progress: RankProgress | None, stack: list[str]) -> str:
+    if progress is None:
+        return "did not start"
+    frame = f" at {stack[0]}" if stack else ""
+    return f"in {progress.phase}, step {progress.step} of {progress.of}{frame}"
 
 
 def _rank_error(rank: RankDir) -> str | None:

@@ -59,7 +59,7 @@ class Display:
         if self._console.is_terminal:
             self._bar.start()
         else:
-            self._say(f"{self._name}: starting {self._world_size} ranks")
+            self.say(f"{self._name}: starting {self._world_size} ranks")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -80,9 +80,10 @@ class Display:
                 )
             self._bar.refresh()
         elif slowest is not None:
-            self._say(f"{self._name}: {slowest.phase}")
+            self.say(f"{self._name}: {slowest.phase}")
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Print a line, once."""
         if text != self._said:
             self._console.print(text, highlight=False)
             self._said = text

@@ -90,6 +90,8 @@ def _watch(
     places: dict[int, tuple[int, int]] = {}
     with Display(pass_dir.name, config.world_size) as display:
         while agent.poll() is None:
+            if stop.signum is not None:
+                display.say(f"{pass_dir.name}: stopping the ranks, at most {config.launch.grace_s:g} s")
             stop.check()
             ranks = read_progress(pass_dir)
             display.update(ranks)

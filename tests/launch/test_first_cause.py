@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rankscope.conf import PassDir
-from rankscope.launch.failure import Failure, failure_of, main_stack
+from rankscope.launch.failure import Failure, failure_of, main_stack, missing_file
+from rankscope.launch.progress import RankProgress
 from rankscope.launch.torchrun import Ended
 
 ENTRY = """[{number}]:
@@ -93,3 +94,67 @@ def test_the_main_threads_frames_come_innermost_first() -> None:
         'File "/app/worker.py", line 121 in _loop',
     ]
     assert main_stack("") == []
+
+
+HANGS = """Current thread 0x01 (most recent call first):
+  File "/app/faults.py", line 102 in _hang
+  File "/app/trainer.py", line 5 in step
+"""
+BACKWARD = """Current thread 0x01 (most recent call first):
+  File "/torch/autograd/graph.py", line 865 in _engine_run_backward
+  File "/torch/_tensor.py", line 630 in backward
+"""
+
+# what each of two ranks last said and its stack; then the rank that holds the others up, and what is said of it
+STUCK = [
+    ({0: ("measure", 4, BACKWARD), 1: ("measure", 4, HANGS)}, 1, "faults.py"),
+    ({0: ("measure", 3, HANGS), 1: ("measure", 4, BACKWARD)}, 0, "measure, step 3 of 9"),
+    ({0: ("measure", 4, BACKWARD), 1: ("measure", 4, BACKWARD)}, None, "rank 1"),
+    ({0: ("export", 2, HANGS), 1: ("measure", 9, "")}, 1, "measure, step 9 of 9"),
+    ({0: ("setup", 0, BACKWARD)}, 1, "did not start"),
+    ({}, None, "rank 0 did not start, rank 1 did not start"),
+]
+
+
+@pytest.mark.parametrize(("said", "rank", "part"), STUCK)
+def test_the_rank_that_the_others_wait_for(
+    said: dict[int, tuple[str, int, str]], rank: int | None, part: str, tmp_path: Path
+) -> None:
+    pass_dir = PassDir(tmp_path / "plain")
+    for number, (_, _, stack) in said.items():
+        pass_dir.rank(number).path.mkdir(parents=True)
+        pass_dir.rank(number).stack.write_text(stack)
+    progress = {number: RankProgress(phase=phase, step=step, of=9) for number, (phase, step, _) in said.items()}
+    failure = failure_of(pass_dir, Ended(returncode=-9, cut="stall", limit_s=5.0, progress=progress), 2, 0.0)
+    assert failure is not None
+    assert failure.rank == rank
+    assert part in failure.message
+
+
+def file_of(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("fault", "part"), [("absent", "does not exist"), ("empty", "is empty"), ("old", "is older")]
+)
+@pytest.mark.parametrize("name", ["rank.json", "steps.parquet", "trace.json.gz"])
+def test_a_rank_file_that_is_not_there_is_named(name: str, fault: str, part: str, tmp_path: Path) -> None:
+    pass_dir, begun = PassDir(tmp_path / "torch"), 1_000_000.0
+    for rank in (0, 1):
+        for path in (pass_dir.rank(rank).info, pass_dir.rank(rank).steps, pass_dir.rank(rank).trace):
+            file_of(path, "x")
+    assert missing_file(pass_dir, 2, begun) is None
+    broken = pass_dir.rank(1).path / name
+    if fault == "absent":
+        broken.unlink()
+    elif fault == "empty":
+        broken.write_text("")
+    else:
+        os.utime(broken, (begun - 60, begun - 60))
+    failure = missing_file(pass_dir, 2, begun)
+    assert failure is not None
+    assert (failure.rank, failure.kind) == (1, "missing_file")
+    assert name in failure.message
+    assert part in failure.message
