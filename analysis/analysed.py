@@ -1,0 +1,83 @@
+"""Which steps are analysed, and which of those can be judged for stragglers; what is left out is named.
+
+Comes in: the steps' table of all ranks. Goes out: step numbers, and notices.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.analysis.errors import Notice
+from rankscope.analysis.rank_data import RankData
+from rankscope.analysis.table import Table
+
+_WARM_UP = 2.0  # times the median of the later steps
+
+
+def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Notice]]:
+    """Return the steps that every rank has whole, without warm-up, and notices of those left out."""
+    notices: list[Notice] = []
+    numbers = {data.rank: set(data.steps["step"].tolist()) for data in ranks}
+    stepped = {rank: found for rank, found in numbers.items() if found}
+    if not stepped:
+        return [], notices
+    common = set.intersection(*stepped.values())
+    for rank, found in stepped.items():
+        alone = sorted(found - common)
+        if alone:
+            text = f"rank {rank}: steps {_list(alone)} are not on every rank and were left out"
+            notices.append(Notice(kind="unmatched_steps", rank=rank, message=text, details={"steps": alone}))
+    partial: dict[int, list[int]] = {}
+    for data in ranks:
+        for row in np.flatnonzero(~np.asarray(data.steps["complete"], bool)).tolist():
+            partial.setdefault(int(data.steps["step"][row]), []).append(data.rank)
+    for step in sorted(set(partial) & common):
+        text = f"step {step}: records are missing on rank {_list(partial[step])}; the step was left out"
+        notices.append(Notice(kind="partial_step", message=text, details={"steps": [step], "ranks": partial[step]}))
+    kept = sorted(common - set(partial))
+    warm_up = _warm_up(ranks, steps, kept)
+    if warm_up:
+        text = f"step {_list(warm_up)}: warm-up (other collectives than later steps, and slower); left out"
+        notices.append(Notice(kind="warmup_steps", level="info", message=text, details={"steps": warm_up}))
+    return [step for step in kept if step not in warm_up], notices
+
+
+def judged(analysed: Sequence[int], steps: Table) -> list[int]:
+    """Return the steps in which lateness means something.
+
+    The first step of a window is not judged: its first collective shows when each rank's profiler started. A
+    window of one step leaves no choice.
+    """
+    first = steps["step"].min() if len(steps) else None
+    opening = {step for step in analysed if step == first or step - 1 not in set(steps["step"].tolist())}
+    rest = [step for step in analysed if step not in opening]
+    return rest or list(analysed)
+
+
+def _warm_up(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> list[int]:
+    """Return leading steps that differ from all later ones in their collectives and are much slower.
+
+    DDP reduces in one static order in its first step and rebuilds its buckets after it: that is no steady state.
+    """
+    signatures = [_signature(ranks[0], step) for step in kept]
+    duration = {step: float(np.median(steps["step_ns"][steps["step"] == step])) for step in kept}
+    warm_up = []
+    for index, step in enumerate(kept[: len(kept) // 2]):
+        later = kept[index + 1 :]
+        slow = duration[step] > _WARM_UP * float(np.median([duration[other] for other in later]))
+        if not slow or signatures[index] in signatures[index + 1 :]:
+            break
+        warm_up.append(step)
+    return warm_up
+
+
+def _signature(data: RankData, step: int) -> tuple[tuple[tuple[int, int], int], ...]:
+    """Return how many collectives of each kind and size the step had."""
+    rows = data.comms["step"] == step
+    kinds, sizes = data.comms["kind"][rows].tolist(), data.comms["in_nelems"][rows].tolist()
+    return tuple(sorted(Counter(zip(kinds, sizes, strict=True)).items()))
+
+
+def _list(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))

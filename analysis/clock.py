@@ -1,0 +1,199 @@
+"""One clock for all ranks, from the instants at which collectives end, with the error that is left.
+
+Comes in: matched calls (`collectives.match`) in each rank's own time. Goes out: an `Alignment`, which turns a rank's
+time into the common one. A unit is a host where hosts are known (its ranks share a clock), else a rank.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rankscope.analysis import grouped
+from rankscope.analysis.names import SYNCHRONISING
+from rankscope.analysis.rank_data import RankData
+from rankscope.analysis.table import Column, Table
+
+_ROUNDS = 4  # of alternating medians; the first already starts from pairwise medians
+_MIN_POINTS = 20  # collectives that carry a drift
+_BLOCKS = 8
+_SIGNIFICANT = 5.0  # standard errors from which on a drift is claimed; below, correcting it would add noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """Offsets and drifts per rank, against the reference rank, and how far they can be trusted."""
+
+    method: str  # shared_clock | collective_ends | none
+    reference_rank: int
+    offset_ns: dict[int, int]  # this rank's clock minus the reference's, at `origin`
+    drift: dict[int, float]  # ns a ns; absent where the window cannot carry one
+    origin: int  # ns on the reference clock
+    unaligned: frozenset[int] = frozenset()  # ranks that share no synchronising collective with the reference
+    residual_ns: Column = field(default_factory=lambda: np.zeros(0, np.int64))  # |own end - median of the others'|
+    spread_ns: Column = field(default_factory=lambda: np.zeros(0, np.int64))  # latest minus earliest end of each call
+    feasible_width_ns: int | None = None  # what causality leaves open, for the rank where it leaves most
+    causality_violations: int = 0
+
+    def to_common(self, rank: int, times: Column) -> Column:
+        """Turn times of a rank's clock (ns) into the reference's (ns)."""
+        shifted: Column = times - self.offset_ns.get(rank, 0)
+        drift = self.drift.get(rank, 0.0)
+        if drift:
+            shifted = shifted - np.rint((shifted - self.origin) * drift).astype(np.int64)
+        return shifted
+
+    @property
+    def bound_ns(self) -> int | None:
+        """Error bound: p95 of the residual; None when nothing could be compared."""
+        return int(np.percentile(self.residual_ns, 95)) if len(self.residual_ns) else None
+
+
+def align(calls: Table, ranks: Sequence[RankData]) -> Alignment:
+    """Estimate every rank's clock from the ends of the matched, synchronising collectives of two or more ranks."""
+    numbers = [data.rank for data in ranks]
+    reference = min(numbers)
+    unit_of, method = _units(ranks)
+    kinds = np.array([word in SYNCHRONISING for word in calls.words["kind"]] + [False])
+    ends = calls.take((calls["call"] >= 0) & kinds[calls["kind"]])
+    ends = ends.take(grouped.sizes(ends["call"]) >= 2) if len(ends) else ends
+    if not len(ends):
+        return Alignment(method="none", reference_rank=reference, offset_ns={}, drift={}, origin=0)
+    unit = np.array([unit_of[rank] for rank in ends["rank"].tolist()])
+    call = np.cumsum(np.diff(ends["call"], prepend=ends["call"][0]) != 0)
+    units = max(unit_of.values()) + 1
+    offset, reached = _offsets(ends["end"], call, unit, units, unit_of[reference])
+    origin = int(ends["end"].min() - offset[unit[np.argmin(ends["end"])]])
+    drift = _drifts(ends["end"] - offset[unit], call, unit, units, unit_of[reference]) if units > 1 else {}
+    alignment = Alignment(
+        method=method,
+        reference_rank=reference,
+        offset_ns={rank: int(offset[unit_of[rank]]) for rank in numbers},
+        drift={rank: drift[unit_of[rank]] for rank in numbers if unit_of[rank] in drift},
+        origin=origin,
+        unaligned=frozenset(rank for rank in numbers if not reached[unit_of[rank]]),
+    )
+    return _judged(alignment, ends, call)
+
+
+def _units(ranks: Sequence[RankData]) -> tuple[dict[int, int], str]:
+    hosts = [data.host_id for data in ranks]
+    if any(host is None for host in hosts):
+        return {data.rank: index for index, data in enumerate(ranks)}, "collective_ends"
+    index = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    return {data.rank: index[data.host_id] for data in ranks}, "shared_clock" if len(
+        index
+    ) == 1 else "collective_ends"
+
+
+def _offsets(end: Column, call: Column, unit: Column, units: int, reference: int) -> tuple[Column, Column]:
+    """Return each unit's offset (ns) against the reference unit, and whether it could be reached from there."""
+    offset, reached = _walk(_edges(end, call, unit, units), units, reference)
+    if units > 1:
+        calls = int(call[-1]) + 1
+        for _ in range(_ROUNDS):
+            instant = grouped.median(end - offset[unit], call, calls)
+            offset = grouped.median(end - instant[call], unit, units)
+            offset = offset - offset[reference]
+    return offset, reached
+
+
+def _edges(end: Column, call: Column, unit: Column, units: int) -> dict[int, dict[int, int]]:
+    """Return the median difference of ends between units that meet in a call: edges[a][b] = clock b - clock a."""
+    first = grouped.starts_of(call)
+    base = first[call]
+    other = unit != unit[base]
+    pair, index = np.unique(unit[base][other] * units + unit[other], return_inverse=True)
+    middle = grouped.median((end - end[base])[other], index, len(pair))
+    edges: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for key, difference in zip(pair.tolist(), middle.tolist(), strict=True):
+        a, b = divmod(key, units)
+        edges[a][b], edges[b][a] = difference, -difference
+    return edges
+
+
+def _walk(edges: dict[int, dict[int, int]], units: int, reference: int) -> tuple[Column, Column]:
+    """Add up the edges from the reference outwards, breadth first."""
+    offset, reached = np.zeros(units, np.int64), np.zeros(units, bool)
+    reached[reference] = True
+    queue = deque([reference])
+    while queue:
+        unit = queue.popleft()
+        for neighbour, difference in edges.get(unit, {}).items():
+            if not reached[neighbour]:
+                reached[neighbour] = True
+                offset[neighbour] = offset[unit] + difference
+                queue.append(neighbour)
+    return offset, reached
+
+
+def _drifts(end: Column, call: Column, unit: Column, units: int, reference: int) -> dict[int, float]:
+    """Return the drift of each unit against the reference unit where the window carries a slope."""
+    instant = grouped.median(end, call, int(call[-1]) + 1)[call]
+    slopes = {}
+    for number in range(units):
+        rows = np.flatnonzero(unit == number)
+        slope = _slope((instant[rows] - instant[0]).astype(float), (end - instant)[rows].astype(float))
+        if slope is not None:
+            slopes[number] = slope
+    if reference not in slopes:
+        return {}
+    drifts = {}
+    for number, (slope, error) in slopes.items():
+        relative, uncertainty = slope - slopes[reference][0], np.hypot(error, slopes[reference][1])
+        if number != reference and abs(relative) > _SIGNIFICANT * uncertainty:
+            drifts[number] = relative
+    return drifts
+
+
+def _slope(x: Column, y: Column) -> tuple[float, float] | None:
+    """Return a robust slope and its standard error, None with few points.
+
+    Ends within a step err together, so single points would make the error look too small: medians of blocks in
+    time are compared (Theil-Sen), and what they leave beside the line is the error.
+    """
+    if len(x) < _MIN_POINTS:
+        return None
+    order = np.array_split(np.argsort(x, kind="stable"), _BLOCKS)
+    x, y = (np.array([np.median(values[rows]) for rows in order]) for values in (x, y))
+    i, j = np.triu_indices(_BLOCKS, 1)
+    slope = float(np.median((y[j] - y[i]) / np.maximum(x[j] - x[i], 1.0)))
+    rest = y - slope * x
+    noise = float(np.sqrt(((rest - np.median(rest)) ** 2).sum() / (_BLOCKS - 2)))
+    return slope, noise / float(np.sqrt(_BLOCKS) * max(x.std(), 1.0))
+
+
+def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:
+    """Fill in what is left after alignment: residuals, spread, causality."""
+    start, end = on_common_clock(alignment, ends)
+    latest, earliest = grouped.highest(start, call), grouped.lowest(end, call)
+    first = grouped.starts_of(call)
+    at_reference = ends["rank"] == alignment.reference_rank
+    known = np.zeros(int(call[-1]) + 1, bool)
+    known[call[at_reference]] = True
+    ref_start, ref_end = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
+    ref_start[call[at_reference]], ref_end[call[at_reference]] = start[at_reference], end[at_reference]
+    widths = []
+    for rank in np.unique(ends["rank"][~at_reference]).tolist():
+        rows = (ends["rank"] == rank) & known[call]
+        if rows.any():
+            widths.append(int((end[rows] - ref_start[call[rows]]).min() - (start[rows] - ref_end[call[rows]]).max()))
+    return Alignment(
+        **{name: getattr(alignment, name) for name in ("method", "reference_rank", "offset_ns", "drift", "origin")},
+        unaligned=alignment.unaligned,
+        residual_ns=np.abs(end - grouped.median_of_others(end, call)),
+        spread_ns=(grouped.highest(end, call) - earliest)[first],
+        feasible_width_ns=max(widths, default=None),
+        causality_violations=int((latest > earliest)[first].sum()),
+    )
+
+
+def on_common_clock(alignment: Alignment, table: Table) -> tuple[Column, Column]:
+    """Return start and end of each row of a table with a `rank` column, on the common clock (ns)."""
+    start, end = table["start"].copy(), table["end"].copy()
+    for rank in np.unique(table["rank"]).tolist():
+        rows = table["rank"] == rank
+        start[rows] = alignment.to_common(rank, start[rows])
+        end[rows] = alignment.to_common(rank, end[rows])
+    return start, end

@@ -1,0 +1,249 @@
+"""Which records of different ranks are the same collective.
+
+Comes in: the ranks' communication records. Goes out: one table with a row per record, `call` being the number of the
+collective it belongs to, -1 where it has no partner on some rank.
+
+Key: (process group, Seq) where every rank has it. Otherwise the order within the group and step, where name, dtype and
+element count must agree; records left over from before the window are paired backwards from it, since each rank
+has a different number of them. Without steps, the shift at which metadata agree and the ends fit one clock.
+"""
+
+import difflib
+import json
+from collections import defaultdict
+from collections.abc import Sequence as Many
+
+import numpy as np
+
+from rankscope.analysis.names import POINT_TO_POINT
+from rankscope.analysis.rank_data import NO_STEP, RankData
+from rankscope.analysis.sequences import Sequence as Calls
+from rankscope.analysis.sequences import best_shift
+from rankscope.analysis.table import UNKNOWN, Column, Table, encode
+
+
+_NO_GROUP = "|null"
+
+
+def match(ranks: Many[RankData]) -> Table:
+    """Return the records of all ranks with `rank`, `group_id`, `ordinal` and `call`, sorted by call and rank."""
+    records = _stack(ranks)
+    call = np.full(len(records), -1)
+    ordinal = np.full(len(records), -1)
+    following = 0
+    for rows in _split(records["group_id"]):
+        pairs = _match_group(records, rows)
+        call[rows[pairs >= 0]] = pairs[pairs >= 0] + following
+        ordinal[rows[pairs >= 0]] = pairs[pairs >= 0]
+        following += int(pairs.max(initial=-1)) + 1
+    complete = _whole_calls(records, call)
+    call = np.where(complete, call, -1)
+    return records.with_columns(call=call, ordinal=ordinal).sort("call", "rank")
+
+
+def _split(codes: Column) -> list[Column]:
+    """Return the positions of each code, in order."""
+    order = np.argsort(codes, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(codes) else []
+
+
+# --- groups --------------------------------------------------------------------------------------------------
+
+
+def _stack(ranks: Many[RankData]) -> Table:
+    """Put the records of all ranks into one table; `group_id` names the group and its members."""
+    labelled = [_group_labels(data) for data in ranks]
+    every = sorted({label for labels in labelled for label in labels if label != _NO_GROUP})
+    parts = []
+    for data, labels in zip(ranks, labelled, strict=True):
+        mine = [label for label in every if data.rank in (group_members(label) or [data.rank])]
+        if len(mine) == 1:  # a rank whose torch wrote no metadata can only be in the one group there is
+            labels = [mine[0] if label == _NO_GROUP else label for label in labels]
+        codes, words = encode(labels)
+        sizes = np.array([len(group_members(word) or ()) for word in words] + [0], np.int64)
+        part = data.comms.with_columns(rank=np.full(len(data.comms), data.rank), members=sizes[codes])
+        parts.append(Table({**part.columns, "group_id": codes}, {**part.words, "group_id": words}))
+    return Table.concat(parts)
+
+
+def group_name(group_id: str) -> str:
+    """Return the process group's name from a `group_id`."""
+    return group_id.partition("|")[0]
+
+
+def group_members(group_id: str) -> list[int] | None:
+    """Return the global ranks of a group from its `group_id`, None when nothing says who they are."""
+    members: list[int] | None = json.loads(group_id.partition("|")[2])
+    return members
+
+
+def _group_labels(data: RankData) -> list[str]:
+    """Return each record's `group_id`; a record without metadata takes that of its stream, if it has only one."""
+    names, listed = data.comms.texts("group"), data.comms.texts("group_ranks")
+    sizes, streams = data.comms["group_size"].tolist(), data.comms["stream"].tolist()
+    cache: dict[tuple[str, str | None, int], str] = {}
+    labels: list[str | None] = []
+    by_stream: defaultdict[int, set[str]] = defaultdict(set)
+    for name, text, size, stream in zip(names, listed, sizes, streams, strict=True):
+        if name is None:
+            labels.append(None)
+            continue
+        key = (name, text, size)
+        if key not in cache:
+            cache[key] = f"{name}|{json.dumps(_members(data, *key))}"
+        labels.append(cache[key])
+        by_stream[stream].add(cache[key])
+    everywhere = set(cache.values())
+    result = []
+    for label, stream in zip(labels, streams, strict=True):
+        known = by_stream.get(stream) or everywhere
+        result.append(label or (next(iter(known)) if len(known) == 1 else _NO_GROUP))
+    return result
+
+
+def _members(data: RankData, name: str, listed: str | None, size: int) -> list[int] | None:
+    try:
+        found = json.loads(listed or "")
+        if isinstance(found, list) and found and all(isinstance(rank, int) for rank in found):
+            return [int(rank) for rank in found]
+    except ValueError:
+        pass  # none given, or shortened by its writer: "[0, 1, ..., 127]"
+    if name in data.groups:
+        return data.groups[name]
+    world = data.world_size
+    return list(range(world)) if world is not None and size in (world, UNKNOWN) else None
+
+
+# --- one group -----------------------------------------------------------------------------------------------
+
+
+def _match_group(records: Table, rows: Column) -> Column:
+    """Return for each of `rows` the number of its call within the group, -1 without partners."""
+    result = np.full(len(rows), -1)
+    part = records.take(rows)
+    usable = ~np.isin(part["kind"], [code for code, word in enumerate(part.words["kind"]) if word in POINT_TO_POINT])
+    described = (part["described"] == 1) & usable
+    with_seq = usable & (part["seq"] != UNKNOWN)
+    everywhere = np.isin(part["rank"], part["rank"][with_seq]).all()
+    if not everywhere or (described & ~with_seq).any():
+        with_seq[:] = False  # some rank's torch writes no Seq: the order decides for all
+    following = 0
+    if with_seq.any():
+        chosen = np.flatnonzero(with_seq)
+        result[chosen] = _by_seq(part.take(chosen))
+        following = int(result.max()) + 1
+    rest = np.flatnonzero(usable & ~with_seq)
+    if len(rest):
+        found = _by_order(part.take(rest))
+        result[rest] = np.where(found >= 0, found + following, -1)
+    return result
+
+
+def _by_seq(part: Table) -> Column:
+    """Number the calls by Seq; a second record of one rank and Seq (a coalesced launch) is a call of its own."""
+    order = np.lexsort([np.arange(len(part)), part["rank"], part["seq"]])
+    seq, rank = part["seq"][order], part["rank"][order]
+    place = np.arange(len(part))
+    new = np.ones(len(part), bool)
+    new[1:] = (seq[1:] != seq[:-1]) | (rank[1:] != rank[:-1])
+    again = place - np.maximum.accumulate(np.where(new, place, 0))
+    keys = np.stack([seq, again], axis=1)
+    _, number = np.unique(keys, axis=0, return_inverse=True)
+    result = np.empty(len(part), np.int64)
+    result[order] = number.ravel()
+    return result
+
+
+def _by_order(part: Table) -> Column:
+    """Number the calls by their order, step by step; whole sequences where a rank has no steps."""
+    result = np.full(len(part), -1)
+    ranks = np.unique(part["rank"]).tolist()
+    sequences = {rank: Calls.of(part, np.flatnonzero(part["rank"] == rank)) for rank in ranks}
+    following = 0
+    stepped = all((calls.step != NO_STEP).any() for calls in sequences.values())
+    blocks = _blocks(sequences) if stepped else [(False, sequences)]
+    for backwards, block in blocks:
+        if stepped:
+            pairs = _zip_backwards(block) if backwards else _zip_step(block)
+        else:
+            pairs = _zip_shifted(block)
+        for number, positions in enumerate(pairs):
+            result[positions] = following + number
+        following += len(pairs)
+    return result
+
+
+def _blocks(sequences: dict[int, Calls]) -> list[tuple[bool, dict[int, Calls]]]:
+    """Cut the sequences into what is matched together: left-over records of one kind, steps, records after them."""
+    blocks: list[tuple[bool, dict[int, Calls]]] = []
+    kinds = sorted({kind for calls in sequences.values() for kind in calls.before().kind.tolist()})
+    for kind in kinds:
+        blocks.append((True, {rank: calls.before().of_kind(kind) for rank, calls in sequences.items()}))
+    for step in sorted({step for calls in sequences.values() for step in calls.step.tolist() if step != NO_STEP}):
+        blocks.append((False, {rank: calls.in_step(step) for rank, calls in sequences.items()}))
+    blocks.append((False, {rank: calls.between() for rank, calls in sequences.items()}))
+    return blocks
+
+
+def _zip_backwards(block: dict[int, Calls]) -> list[list[int]]:
+    """Pair the last with the last, the one before with the one before, as far back as every rank has one."""
+    if any(not len(calls.rows) for calls in block.values()):
+        return []
+    depth = min(len(calls.rows) for calls in block.values())
+    columns = [calls.rows[len(calls.rows) - depth :] for calls in block.values()]
+    return [list(map(int, rows)) for rows in zip(*columns, strict=True)]
+
+
+def _zip_step(block: dict[int, Calls]) -> list[list[int]]:
+    """Pair the calls of one step by order; where ranks disagree, the longest common sequence of signatures."""
+    present = {rank: calls for rank, calls in block.items() if len(calls.rows)}
+    if len(present) < len(block):
+        return []
+    calls = list(present.values())
+    reference = calls[0]
+    if all(reference.agrees(other) for other in calls[1:]):
+        return [list(map(int, rows)) for rows in zip(*(c.rows for c in calls), strict=True)]
+    kept = {index: [int(row)] for index, row in enumerate(reference.rows)}
+    for other in calls[1:]:
+        matcher = difflib.SequenceMatcher(None, reference.signatures, other.signatures, autojunk=False)
+        partner = {a + i: b + i for a, b, n in matcher.get_matching_blocks() for i in range(n)}
+        kept = {i: [*rows, int(other.rows[partner[i]])] for i, rows in kept.items() if i in partner}
+    return [kept[index] for index in sorted(kept)]
+
+
+def _zip_shifted(block: dict[int, Calls]) -> list[list[int]]:
+    """Pair whole sequences at the shift where signatures agree and the ends fit one clock best."""
+    reference = max(block.values(), key=lambda calls: len(calls.rows))
+    kept = {index: [int(row)] for index, row in enumerate(reference.rows)}
+    for other in block.values():
+        if other is reference:
+            continue
+        shift = best_shift(reference, other)
+        if shift is None:
+            return []
+        kept = {
+            i: [*rows, int(other.rows[i - shift])] for i, rows in kept.items() if 0 <= i - shift < len(other.rows)
+        }
+    return [kept[index] for index in sorted(kept)]
+
+
+def _whole_calls(records: Table, call: Column) -> Column:
+    """Return for each row whether its call has a record of every rank of the group that was loaded, and one kind."""
+    ok = call >= 0
+    count = int(call.max(initial=-1)) + 1
+    if not count:
+        return ok
+    seen = np.bincount(call[ok], minlength=count)
+    loaded = {rank for rank in np.unique(records["rank"]).tolist()}
+    expected = np.zeros(count, np.int64)
+    for group, word in enumerate(records.words["group_id"]):
+        members = group_members(word)
+        of_group = ok & (records["group_id"] == group)
+        present = set(np.unique(records["rank"][records["group_id"] == group]).tolist())
+        expected[call[of_group]] = len(loaded & set(members)) if members is not None else len(present)
+    kinds = np.full(count, -1)
+    kinds[call[ok]] = records["kind"][ok]
+    same = np.ones(count, bool)
+    np.logical_and.at(same, call[ok], records["kind"][ok] == kinds[call[ok]])
+    whole = (seen == expected) & same
+    return ok & whole[np.maximum(call, 0)]

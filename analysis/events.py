@@ -1,0 +1,334 @@
+"""From a stream of bytes to trace events, a block at a time, for any JSON layout, whole or damaged.
+
+A block is cut at a place that looks like the border between two events; the decoder proves the cut, because a cut
+inside an event or a string leaves brackets open. Memory: one window and the events of one block.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rankscope.analysis.columns import EXACT_BELOW
+from rankscope.analysis.errors import Level, Notice, UnreadableTraceError
+from rankscope.analysis.repair import BOUNDARY, is_counted, joined, repair
+from rankscope.analysis.stream import WINDOW, Stream
+
+MAX_EVENT = 64 << 20  # bytes; an event larger than this is not an event but damage
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_TAIL = 1 << 16
+_UNIQUE = ("distributedInfo", "baseTimeNanoseconds")  # two values of these would move or rename the rank
+
+
+class Args(
+    msgspec.Struct,
+    gc=False,
+    rename={
+        "external_id": "External id",
+        "external_id_before_1_12": "external id",
+        "collective": "Collective name",
+        "in_nelems": "In msg nelems",
+        "out_nelems": "Out msg nelems",
+        "group_size": "Group size",
+        "group": "Process Group Name",
+        "group_ranks": "Process Group Ranks",
+        "seq": "Seq",
+    },
+):
+    """The arguments of an event that the analysis uses; any JSON value may stand there."""
+
+    external_id: Any = None
+    external_id_before_1_12: Any = None
+    correlation: Any = None
+    device: Any = None
+    stream: Any = None
+    bytes: Any = None
+    collective: Any = None
+    in_nelems: Any = None
+    out_nelems: Any = None
+    group_size: Any = None
+    dtype: Any = None
+    group: Any = None
+    group_ranks: Any = None
+    seq: Any = None
+
+
+class Event(msgspec.Struct, gc=False):
+    """One trace event; `ts` and `dur` are microseconds, as numbers or strings."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = None
+    ts: Any = None
+    dur: Any = None
+    pid: Any = None
+    tid: Any = None
+    args: Args | None = None
+
+
+class ExactEvent(Event, gc=False):
+    """An event whose time is kept as text: microseconds since 1970 with decimals do not fit a double."""
+
+    ts: msgspec.Raw = msgspec.Raw(b"")
+
+
+_EVENTS = msgspec.json.Decoder(list[Event])
+_EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
+
+
+class EventReader:
+    """Iterate over lists of events of one file; afterwards `metadata` and `notices` hold the rest."""
+
+    def __init__(self, path: Path, window: int = WINDOW) -> None:
+        self.path = path
+        self.metadata: dict[str, Any] = {}
+        self.notices: list[Notice] = []
+        self.complete = True
+        self._stream = Stream(path, window)
+        self._line = 1
+        self._byte = 0
+        self._repairs: Counter[str] = Counter()
+
+    def __iter__(self) -> Iterator[list[Event]]:
+        windows = iter(self._stream)
+        buffer, head = self._find_array(windows)
+        tail: bytes | None = None
+        for window in windows:
+            buffer += window
+            cut, events, tail = self._whole_events(buffer)
+            if tail is not None:
+                tail += b"".join(windows)
+                yield events
+                break
+            if cut:
+                yield events
+                self._advance(buffer[:cut])
+                buffer = buffer[cut:]
+            elif len(buffer) > MAX_EVENT:
+                raise self._refused("json_invalid", f"no event ends within {MAX_EVENT >> 20} MiB", self._byte)
+        if tail is None:
+            events, tail = self._rest(buffer)
+            yield events
+        self._finish(head, tail)
+
+    # --- the parts of the file -------------------------------------------------------------------------------
+
+    def _find_array(self, windows: Iterator[bytes]) -> tuple[bytes, bytes]:
+        buffer = b""
+        for window in windows:
+            buffer += window
+            match = _ARRAY.search(buffer) or _BARE.match(buffer)
+            if match:
+                self._advance(buffer[: match.end()])
+                return buffer[match.end() :], buffer[: match.end()]
+        if not buffer.strip():
+            raise self._refused("empty_file", "empty; record it again or remove it")
+        if self._stream.fault or buffer.lstrip()[:1] == b"{" and not buffer.rstrip().endswith(b"}"):
+            raise self._refused(self._stream.fault or "truncated", "cut before its first event; record it again")
+        raise self._refused("not_a_trace", "no traceEvents in it: not a torch.profiler (Chrome) trace")
+
+    def _whole_events(self, buffer: bytes) -> tuple[int, list[Event], bytes | None]:
+        """Decode up to the last border in `buffer`; returns (bytes used, events, text after the array or None)."""
+        for size in (_TAIL, len(buffer)):
+            start = max(0, len(buffer) - size)
+            for border in reversed(list(BOUNDARY.finditer(buffer, start))[-_TRIES:]):
+                text = b"[" + buffer[: border.start() + 1] + b"]"
+                try:
+                    return border.end() - 1, self._decode(text), None
+                except msgspec.MsgspecError as error:
+                    if "trailing characters" in str(error):
+                        end = _array_end(error, text)
+                        return len(buffer), self._decode(text[: end + 1]), buffer[end - 1 :]
+                    if not _is_wrong_cut(error, text):
+                        return border.end() - 1, self._mended(text[1:-1]), None
+                except UnicodeDecodeError:
+                    return border.end() - 1, self._mended(text[1:-1]), None
+        return 0, [], None
+
+    def _rest(self, buffer: bytes) -> tuple[list[Event], bytes | None]:
+        """Decode what is left at the end of the file: the last events, the end of the array, the metadata after it."""
+        text = b"[" + buffer
+        for _ in range(2):
+            try:
+                return self._decode(text), b"]"  # a bare array
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                if "trailing characters" in str(error):
+                    end = _array_end(error, text)
+                    return self._decode(text[: end + 1]), text[end:]
+            text, repairs = repair(text)
+            if not repairs:
+                break
+            self._repairs += repairs
+        return self._salvage(buffer, last=True)
+
+    def _decode(self, text: bytes) -> list[Event]:
+        events = _EVENTS.decode(text)
+        if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events[:1] + events[-1:]):
+            exact = _EXACT_EVENTS.decode(text)
+            for event in exact:
+                event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
+            return list(exact)
+        return events
+
+    # --- damage ----------------------------------------------------------------------------------------------
+
+    def _mended(self, block: bytes) -> list[Event]:
+        fixed, repairs = repair(block)
+        if repairs:
+            try:
+                events = self._decode(b"[" + fixed + b"]")
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                pass
+            else:
+                self._repairs += repairs
+                return events
+        return self._salvage(block, last=False)[0]
+
+    def _salvage(self, block: bytes, *, last: bool) -> tuple[list[Event], bytes | None]:
+        """Take every record that can be read by itself; name each that cannot."""
+        events: list[Event] = []
+        tail: bytes | None = None
+        done = 0
+        for texts in joined(block):
+            offset = texts[0][0]
+            if offset < done:
+                continue
+            found = self._first_whole(texts)
+            if found is None:
+                end = offset + len(texts[0][1])
+                if last and end == len(block):
+                    break
+                self._lost_record(block, offset, texts[0][1])
+                continue
+            event, used = found
+            events += event
+            done = offset + used
+            rest = block[done:].lstrip()
+            if last and rest.startswith(b"]"):
+                return events, rest
+        if last and tail is None:
+            self._cut(len(block) - done, done)
+        return events, tail
+
+    def _first_whole(self, texts: list[tuple[int, bytes]]) -> tuple[list[Event], int] | None:
+        for _, text in texts:
+            fixed, repairs = repair(text)
+            try:
+                events = self._decode(b"[" + fixed + b"]")
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                if "trailing characters" in str(error):  # the array ended inside: this is the last record
+                    self._repairs += repairs
+                    end = _array_end(error, b"[" + fixed)
+                    return self._decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
+                if "truncated" in str(error) or _is_wrong_cut(error, fixed):
+                    continue
+                return None
+            self._repairs += repairs
+            return events, len(text)
+        return None
+
+    def _lost_record(self, block: bytes, offset: int, record: bytes) -> None:
+        line = self._line + block.count(b"\n", 0, offset)
+        counted = is_counted(record)
+        self.complete &= not counted
+        self._note(
+            "json_invalid",
+            f"line {line}: a record is not valid JSON; it was left out"
+            + (", and with it GPU work or a step: this rank's numbers are incomplete" if counted else ""),
+            "partial" if counted else "warning",
+            line=line,
+            byte=self._byte + offset,
+        )
+
+    def _cut(self, dropped: int, done: int) -> None:
+        self.complete = False
+        kind = self._stream.fault or "truncated"
+        what = {"truncated": "cut", "gzip_truncated": "gzip stream cut", "gzip_corrupt": "gzip stream corrupt"}[kind]
+        place = self._byte + done
+        self._note(
+            kind,
+            f"{what}: the last whole event ends at byte {place} (decoded), {dropped} bytes after it were dropped; "
+            "its rank is kept out of numbers across ranks: record it again",
+            "partial",
+            byte=place,
+        )
+
+    # --- metadata and notes ------------------------------------------------------------------------------------
+
+    def _finish(self, head: bytes, tail: bytes | None) -> None:
+        if self._stream.fault and self.complete:
+            self._cut(0, 0)
+        for kind, count in sorted(self._repairs.items()):
+            self._note(kind, f"{_REPAIRED[kind]} ({count} times); the rest of each record is used", count=count)
+        if head.rstrip().endswith(b"[") and head.lstrip()[:1] == b"[":
+            return  # a bare array has no metadata
+        text, _ = repair(head + (tail if tail is not None else b"]}"))
+        try:
+            document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode().lstrip())
+        except ValueError:
+            head_only, _ = repair(head + b"]}")
+            try:
+                document = json.loads(head_only, object_pairs_hook=self._pairs)
+            except ValueError:
+                raise self._refused("json_invalid", "its metadata is not valid JSON; record it again") from None
+            if self.complete:
+                self._note("json_invalid", "text after the events is not valid JSON; it was left out")
+        self.metadata = document
+
+    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in _UNIQUE and key in values and values[key] != value:
+                raise UnreadableTraceError(
+                    Notice(
+                        kind="conflicting_duplicate_key",
+                        level="error",
+                        file=self.path.name,
+                        message=f"{self.path.name}: {key} stands there twice with different values; "
+                        "the file was put together wrongly, record it again",
+                        details={"key": key},
+                    )
+                )
+            values[key] = value
+        return values
+
+    def _advance(self, used: bytes) -> None:
+        self._line += used.count(b"\n")
+        self._byte += len(used)
+
+    def _note(self, kind: str, message: str, level: Level = "warning", **details: Any) -> None:
+        name = self.path.name
+        self.notices.append(Notice(kind=kind, level=level, file=name, message=f"{name}: {message}", details=details))
+
+    def _refused(self, kind: str, message: str, byte: int | None = None) -> UnreadableTraceError:
+        self._note(kind, message, "partial", **({} if byte is None else {"byte": byte}))
+        return UnreadableTraceError(self.notices[-1])
+
+
+_TRIES = 20
+_REPAIRED = {
+    "invalid_bytes_replaced": "bytes that are not UTF-8, or control characters, were replaced",
+    "non_finite_token": "bare nan or inf was read as unknown",
+    "invalid_escape_repaired": "invalid escapes in names were read as plain backslashes",
+}
+
+
+def _place(error: Exception) -> int:
+    match = _BYTE.search(str(error))
+    return int(match[1]) if match else 0
+
+
+def _array_end(error: Exception, text: bytes) -> int:
+    """Return where the array's bracket stands, when the decoder complained of what follows it."""
+    return text.rfind(b"]", 0, _place(error))
+
+
+def _is_wrong_cut(error: Exception, text: bytes) -> bool:
+    """Return whether the decoder only missed closing brackets at the very end: the cut lay inside an event."""
+    return "truncated" in str(error) or (_BYTE.search(str(error)) is not None and _place(error) >= len(text) - 2)

@@ -1,0 +1,90 @@
+"""Algebra of half-open integer intervals [start, end) in nanoseconds.
+
+A *set* is an int64 array of shape (2, n): starts and ends, sorted, disjoint and not touching. Union, intersection
+and difference give sets; lengths are lengths of sets, so time in which two intervals overlap counts once.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Intervals = NDArray[np.int64]
+
+EMPTY: Intervals = np.zeros((2, 0), np.int64)
+
+
+def union(start: NDArray[Any], end: NDArray[Any]) -> Intervals:
+    """Merge intervals given in any order; those of zero length vanish.
+
+    With starts and ends sorted apart, a gap lies before the i-th start exactly when the i-th smallest end is
+    smaller: all i intervals that began before have then ended. No argsort is needed.
+    """
+    real = end > start
+    if not real.any():
+        return EMPTY
+    s, e = np.sort(start[real]), np.sort(end[real])
+    first = np.empty(len(s), bool)
+    first[0] = True
+    np.less(e[:-1], s[1:], out=first[1:])
+    last = np.append(first[1:], True)
+    return np.stack([s[first], e[last]])
+
+
+def either(*sets: Intervals) -> Intervals:
+    """Return the union of sets."""
+    together = np.concatenate(sets, axis=1) if sets else EMPTY
+    return union(together[0], together[1])
+
+
+def both(a: Intervals, b: Intervals) -> Intervals:
+    """Return the intersection of two sets."""
+    if not a.shape[1] or not b.shape[1]:
+        return EMPTY
+    edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
+    inside = covers(a, edges[:-1]) & covers(b, edges[:-1])
+    return union(edges[:-1][inside], edges[1:][inside])
+
+
+def minus(a: Intervals, b: Intervals) -> Intervals:
+    """Return what is in `a` and not in `b`."""
+    if not a.shape[1] or not b.shape[1]:
+        return a
+    edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
+    inside = covers(a, edges[:-1]) & ~covers(b, edges[:-1])
+    return union(edges[:-1][inside], edges[1:][inside])
+
+
+def covers(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each point whether an interval of `a` holds it."""
+    if not a.shape[1]:
+        return np.zeros(len(points), bool)
+    index = np.searchsorted(a[0], points, "right") - 1
+    return (index >= 0) & (points < a[1][index])
+
+
+def length(a: Intervals) -> int:
+    """Return the total length of a set (ns)."""
+    return int((a[1] - a[0]).sum())
+
+
+def measure(a: Intervals, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the length of `a` inside each window [start, end) (ns); windows may overlap."""
+    return _below(a, end) - _below(a, start)
+
+
+def clip(a: Intervals, start: int, end: int) -> Intervals:
+    """Return the part of `a` inside [start, end)."""
+    return union(np.clip(a[0], start, end), np.clip(a[1], start, end))
+
+
+def _below(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the length of `a` below each point: whole intervals before it, and the part of the one that holds it."""
+    if not a.shape[1]:
+        return np.zeros(len(points), np.int64)
+    done = np.concatenate([[0], np.cumsum(a[1] - a[0])])
+    index = np.searchsorted(a[0], points, "right")
+    last = np.maximum(index - 1, 0)
+    beyond = np.where(index > 0, np.maximum(a[1][last] - points, 0), 0)
+    below: NDArray[np.int64] = done[index] - beyond
+    return below

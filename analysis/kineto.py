@@ -1,0 +1,237 @@
+"""Reader of Chrome traces that torch.profiler (Kineto) wrote, of any version: one file in, a `RankTrace` out."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankscope.analysis.columns import Codes, integers, nanoseconds
+from rankscope.analysis.errors import Notice, UnreadableTraceError
+from rankscope.analysis.events import Args, Event, EventReader
+from rankscope.analysis.names import ANNOTATION, DEVICE, OPERATOR, RUNTIME, is_launch
+from rankscope.analysis.table import UNKNOWN, Column, Table
+from rankscope.analysis.trace import (
+    CODED,
+    COLLECTIVE_COLUMNS,
+    DEVICE_COLUMNS,
+    HOST_COLUMNS,
+    LAUNCH_COLUMNS,
+    RankTrace,
+    empty_table,
+)
+
+_NO_ARGS = Args()
+
+
+def read(path: Path) -> RankTrace:
+    """Read one trace file; `UnreadableTraceError` when it gives no numbers at all."""
+    reader = EventReader(path)
+    builder = _Builder()
+    for events in reader:
+        builder.add(events)
+    trace = builder.finish(path, reader)
+    _check_activity(trace, path)
+    return trace
+
+
+class _Builder:
+    """Collects the columns of one file, block by block."""
+
+    def __init__(self) -> None:
+        self._codes: defaultdict[str, Codes] = defaultdict(Codes)
+        self._tables: dict[str, list[dict[str, Column]]] = {"device": [], "launches": [], "host": []}
+        self._classes: dict[Any, str | None] = {}
+        self._open: defaultdict[tuple[Any, Any, Any], list[Event]] = defaultdict(list)
+
+    def add(self, events: list[Event]) -> None:
+        parts: dict[str, list[Event]] = {"device": [], "launches": [], "host": []}
+        classes = self._classes
+        for event in events:
+            phase = event.ph
+            if phase != "X":
+                closed = self._close(event) if phase in ("B", "E") else None
+                if closed is None:
+                    continue
+                event = closed
+            try:
+                part = classes[event.cat]
+            except KeyError:
+                part = classes[event.cat] = _part(event.cat)
+            except TypeError:
+                continue  # a category that is no string
+            if part is not None:
+                parts[part].append(event)
+        for part, chosen in parts.items():
+            if chosen:
+                self._tables[part].append(getattr(self, f"_{part}")(chosen))
+
+    def _close(self, event: Event) -> Event | None:
+        """Match `B` and `E` of one thread and name; the pair becomes one event with a length."""
+        stack = self._open[(str(event.pid), str(event.tid), None)]
+        if event.ph == "B":
+            stack.append(event)
+            return None
+        for index in range(len(stack) - 1, -1, -1):
+            if event.name is None or stack[index].name == event.name:
+                begin = stack.pop(index)
+                start, end = nanoseconds([begin.ts])[0], nanoseconds([event.ts])[0]
+                begin.dur = str((end - start) / 1000) if end >= start else None
+                return begin
+        return None
+
+    def _common(self, events: list[Event]) -> dict[str, Column]:
+        return {
+            "start": nanoseconds([event.ts for event in events]),
+            "duration": nanoseconds([event.dur for event in events]),
+            "name": self._codes["name"].encode([event.name for event in events]),
+        }
+
+    def _device(self, events: list[Event]) -> dict[str, Column]:
+        args = [event.args or _NO_ARGS for event in events]
+        stream = integers(item.stream for item in args)
+        device = integers(item.device for item in args)
+        for column, field in ((stream, "tid"), (device, "pid")):
+            if (column == UNKNOWN).any():
+                column[:] = np.where(column == UNKNOWN, integers(getattr(e, field) for e in events), column)
+        activity = np.array([DEVICE[str(event.cat).lower()] for event in events], np.int64)
+        return self._common(events) | {
+            "activity": activity,
+            "device": device,
+            "stream": stream,
+            "correlation": integers(item.correlation for item in args),
+            "external_id": _external_ids(args),
+            "bytes": integers(item.bytes for item in args),
+            **self._collective(args),
+        }
+
+    def _launches(self, events: list[Event]) -> dict[str, Column]:
+        return self._common(events) | {
+            "thread": self._thread(events),
+            "correlation": integers((event.args or _NO_ARGS).correlation for event in events),
+        }
+
+    def _host(self, events: list[Event]) -> dict[str, Column]:
+        args = [event.args or _NO_ARGS for event in events]
+        return self._common(events) | {
+            "thread": self._thread(events),
+            "external_id": _external_ids(args),
+            "annotation": np.array([str(event.cat).lower() in ANNOTATION for event in events], np.int64),
+            **self._collective(args),
+        }
+
+    def _thread(self, events: list[Event]) -> Column:
+        return self._codes["thread"].encode([(event.pid, event.tid) for event in events])
+
+    def _collective(self, args: list[Args]) -> dict[str, Column]:
+        """Return the collective's columns; few records have them, so they are filled in sparsely."""
+        at = [index for index, item in enumerate(args) if item.collective is not None]
+        found = [args[index] for index in at]
+        columns: dict[str, Column] = {}
+        for name in COLLECTIVE_COLUMNS:
+            values = [getattr(item, name) for item in found]
+            if name in CODED:
+                columns[name] = np.full(len(args), -1, np.int32)
+                columns[name][at] = self._codes[name].encode([None if v is None else str(v) for v in values])
+            else:
+                columns[name] = np.full(len(args), UNKNOWN, np.int64)
+                columns[name][at] = integers(values)
+        return columns
+
+    def finish(self, path: Path, reader: EventReader) -> RankTrace:
+        metadata = reader.metadata
+        base = integers([metadata.get("baseTimeNanoseconds")])[0]
+        base = 0 if base == UNKNOWN else base
+        info = metadata.get("distributedInfo")
+        info = info if isinstance(info, dict) else {}
+        names = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_COLUMNS, "host": HOST_COLUMNS}
+        tables = {part: self._table(part, columns, base) for part, columns in names.items()}
+        return RankTrace(
+            files=[path.name],
+            rank=_known_int(info.get("rank")),
+            **tables,
+            world_size=_known_int(info.get("world_size")),
+            backend=info.get("backend") if isinstance(info.get("backend"), str) else None,
+            groups=_groups(info),
+            host_id=_host_id(metadata),
+            complete=reader.complete,
+            notices=reader.notices,
+            extra={key: value for key, value in metadata.items() if key in _KEPT},
+        )
+
+    def _table(self, part: str, columns: tuple[str, ...], base: int) -> Table:
+        blocks = self._tables[part]
+        blocks = blocks or [empty_table(columns).columns]
+        joined = {name: np.concatenate([block[name] for block in blocks]) for name in columns}
+        known = joined["start"] != UNKNOWN
+        joined["start"] = np.where(known, joined["start"] + base, UNKNOWN)
+        return Table(joined, {name: self._codes[name].words for name in columns if name in CODED})
+
+
+_KEPT = ("deviceProperties", "rankscope", "trace_id")
+
+
+def _part(category: Any) -> str | None:
+    text = str(category).lower()
+    if text in DEVICE:
+        return "device"
+    if text in RUNTIME:
+        return "launches"
+    return "host" if text in OPERATOR or text in ANNOTATION else None
+
+
+def _external_ids(args: list[Args]) -> Column:
+    current = [item.external_id for item in args]
+    if args and current[0] is None:
+        current = [
+            item.external_id if item.external_id is not None else item.external_id_before_1_12 for item in args
+        ]
+    return integers(current)
+
+
+def _known_int(value: Any) -> int | None:
+    number = int(integers([value])[0])
+    return None if number == UNKNOWN else number
+
+
+def _groups(info: dict[str, Any]) -> dict[str, list[int]]:
+    configs = info.get("pg_config")
+    groups = {}
+    for config in configs if isinstance(configs, list) else []:
+        if isinstance(config, dict) and isinstance(config.get("ranks"), list):
+            groups[str(config.get("pg_name"))] = [int(rank) for rank in config["ranks"] if isinstance(rank, int)]
+    return groups
+
+
+def _host_id(metadata: dict[str, Any]) -> str | None:
+    """Return what our own harness wrote of the host; other writers say nothing."""
+    ours = metadata.get("rankscope")
+    if isinstance(ours, str):
+        try:
+            ours = json.loads(ours)
+        except ValueError:
+            return None
+    return ours.get("boot_id") if isinstance(ours, dict) else None
+
+
+def _check_activity(trace: RankTrace, path: Path) -> None:
+    """Refuse a file that recorded nothing, or launches without one GPU record: its shares would be zeros."""
+    name = path.name
+    if len(trace.device):
+        return
+    calls = trace.launches.words["name"]
+    launching = np.array([is_launch(call) for call in calls] or [False])
+    launches = int(launching[trace.launches["name"]].sum()) if len(trace.launches) else 0
+    if launches:
+        message = (
+            f"{name}: {launches} launches but not one GPU record: CUPTI did not run (another profiler attached, "
+            "or no permission); record it again with one profiler at a time"
+        )
+        kind, details = "gpu_records_missing", {"launches": launches}
+    elif not len(trace.host):
+        message, kind, details = f"{name}: no activity recorded; was the active window reached?", "no_activity", {}
+    else:
+        return
+    notice = Notice(kind=kind, level="partial", rank=trace.rank, file=name, message=message, details=details)
+    raise UnreadableTraceError(notice)

@@ -1,0 +1,100 @@
+"""`rankscope analyze`: paths in; `summary.json`, tables and a printed summary out, and an exit status.
+
+0 numbers are valid, 3 partial, 2 no numbers (one line says why), 1 a bug.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from rankscope.analysis.errors import AnalysisError
+from rankscope.analysis.pipeline import Analysis, load
+from rankscope.analysis.show import show
+from rankscope.analysis.summary import Json, error_summary, summarise, tables
+from rankscope.conf import RunDir
+from rankscope.conf.files import replacing, write_json
+
+OK, NO_NUMBERS, PARTIAL = 0, 2, 3
+
+
+@click.command("rankscope analyze")
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for summary.json and tables (a run: its analysis/)."
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout."
+)
+@click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def analyze(
+    paths: tuple[Path, ...], out: Path | None, json_file: Path | None, allow_partial: bool, quiet: bool
+) -> int:
+    """Say where the time of a distributed step goes, which rank is late, and why.
+
+    PATHS: a run folder, a pass folder, a folder of torch.profiler traces, or trace files.
+    """
+    console = Console(stderr=json_file == Path("-"), highlight=False)
+    try:
+        analysis = load(*paths)
+        summary = summarise(analysis)
+    except AnalysisError as error:
+        click.echo(f"rankscope: {error}", err=True)
+        _write_json(error_summary(str(error), error.notices), json_file)
+        return NO_NUMBERS
+    if not quiet:
+        show(summary, console)
+    try:
+        folder = _folder(paths, out)
+        if folder is not None:
+            _write(analysis, summary, folder)
+            if not quiet:
+                console.print(f"\nSummary: {folder / 'summary.json'}")
+        _write_json(summary, json_file)
+    except OSError as error:
+        click.echo(
+            f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True
+        )
+        return NO_NUMBERS
+    return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
+
+
+def main(argv: list[str]) -> int:
+    """Run the command with its arguments; returns the exit status."""
+    try:
+        return int(analyze.main(argv, prog_name="rankscope analyze", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        click.echo(f"rankscope analyze: {error.format_message()}", err=True)
+        return NO_NUMBERS
+    except click.exceptions.Abort:
+        return 130
+    except BrokenPipeError:  # the reader of our output left: `rankscope analyze ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OK
+
+
+def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
+    """A run's analysis lies in the run; elsewhere nothing is written unless asked for."""
+    if out is not None:
+        return out
+    return RunDir(paths[0]).analysis if len(paths) == 1 and RunDir(paths[0]).record.exists() else None
+
+
+def _write(analysis: Analysis, summary: Json, folder: Path) -> None:
+    import pyarrow.parquet as pq
+
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    for name, table in tables(analysis).items():
+        with replacing(folder / "tables" / f"{name}.parquet") as temporary:
+            pq.write_table(table.to_arrow(), temporary, compression="zstd")
+    write_json(folder / "summary.json", summary)
+
+
+def _write_json(summary: Json, target: Path | None) -> None:
+    if target == Path("-"):
+        click.echo(json.dumps(summary, indent=1, allow_nan=False))
+    elif target is not None:
+        write_json(target, summary)

@@ -1,0 +1,105 @@
+"""What the plain pass says: throughput, memory, and whether a straggler seen under the profiler is there without it.
+
+Comes in: `steps.parquet` and `rank.json` of each rank. Goes out: plain numbers, None where the pass has none.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+
+from rankscope.analysis.peaks import dense_peak_flops
+from rankscope.analysis.stragglers import Verdict
+from rankscope.analysis.table import Column
+from rankscope.conf import RunConfig
+from rankscope.conf.run_dir import PassDir
+
+_CONFIRMED = 0.5  # share of the lateness that the plain pass must show too
+
+
+class PassSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The counted steps of one pass: rank -> column -> values (ns; NaN where null)."""
+
+    ranks: dict[int, dict[str, Column]]
+    info: dict[int, dict[str, Any]]
+
+    def median(self, rank: int, column: str) -> float | None:
+        """Return a rank's median of a column (ns), None when it was not measured."""
+        values = self.ranks[rank].get(column, np.zeros(0))
+        values = values[~np.isnan(values)]
+        return float(np.median(values)) if len(values) else None
+
+    def step_ns(self) -> float | None:
+        """Return the median step (ns) over ranks and steps: device time where it was measured, else host time."""
+        for column in ("device_ns", "host_ns"):
+            values = [self.median(rank, column) for rank in self.ranks]
+            known = [value for value in values if value is not None]
+            if known and len(known) == len(values):
+                return float(np.median(known))
+        return None
+
+
+def read_pass(pass_dir: PassDir, phase: str) -> PassSteps | None:
+    """Read the steps of one phase (`measured`, `active`) of every rank of a pass; None when there are none."""
+    ranks: dict[int, dict[str, Column]] = {}
+    info: dict[int, dict[str, Any]] = {}
+    for rank_dir in pass_dir.ranks():
+        try:
+            table = pq.read_table(rank_dir.steps)
+            info[rank_dir.rank] = json.loads(rank_dir.info.read_text())
+        except (OSError, ValueError):
+            continue  # the analysis names missing ranks by the traces; a pass without numbers is null
+        chosen = np.array(table["phase"].to_pylist()) == phase
+        columns = [name for name in table.column_names if name.endswith("_ns")]
+        ranks[rank_dir.rank] = {
+            name: np.array([np.nan if v is None else v for v in table[name].to_pylist()], float)[chosen]
+            for name in columns
+        }
+    ranks = {rank: columns for rank, columns in ranks.items() if len(columns.get("host_ns", ()))}
+    return PassSteps(ranks=ranks, info=info) if ranks else None
+
+
+def throughput(plain: PassSteps, config: RunConfig) -> dict[str, Any] | None:
+    """Return step time (ms), samples/s and MFU of the plain pass; None when no step was measured."""
+    step_ns = plain.step_ns()
+    if step_ns is None or len(plain.ranks) < config.world_size:
+        return None
+    samples_per_s = config.samples_per_step / (step_ns * 1e-9)
+    first = next(iter(plain.info.values()))
+    peak = dense_peak_flops(first.get("device_name"), config.precision.name)
+    flops = first.get("flops_per_sample")
+    known = peak is not None and isinstance(flops, int | float)
+    mfu = samples_per_s * flops / (config.world_size * peak) if known else None
+    return {
+        "step_ms_p50": round(step_ns * 1e-6, 4),
+        "samples_per_s": round(samples_per_s, 3),
+        "mfu": None if mfu is None else round(mfu, 4),
+        "pass": "plain",
+    }
+
+
+def confirm(verdict: Verdict, plain: PassSteps) -> bool | None:
+    """Return whether the plain pass shows the late rank too, by its own segments; None when it cannot tell.
+
+    A slow backward cannot be seen there: the all-reduces at its end equalise the ranks' times.
+    """
+    if verdict.rank is None or verdict.lateness_ns is None or verdict.rank not in plain.ranks:
+        return None
+    columns = {"compute": ("forward_ns",), "data": ("data_wait_ns",), "host": ("launch_ns",), "copy": ("h2d_ns",)}
+    for cause, names in columns.items():
+        if verdict.cause == cause:
+            excess = [_excess(plain, verdict.rank, name) for name in names]
+            if any(value is None for value in excess):
+                return None
+            shown = any(value is not None and value >= _CONFIRMED * verdict.lateness_ns for value in excess)
+            return True if shown else (None if cause == "compute" else False)
+    return None
+
+
+def _excess(plain: PassSteps, rank: int, column: str) -> float | None:
+    own = plain.median(rank, column)
+    others = [plain.median(other, column) for other in plain.ranks if other != rank]
+    known = [value for value in others if value is not None]
+    return own - float(np.median(known)) if own is not None and known else None

@@ -1,0 +1,55 @@
+"""`RankData`: what is left of one rank when everything that needs only its own trace is done.
+
+Comes out of `prepare.prepare`; goes into matching, alignment and measuring. Small: merged intervals, the
+communication records, the steps; the kernels stay for those who ask for tables.
+"""
+
+import msgspec
+
+from rankscope.analysis.errors import Notice
+from rankscope.analysis.intervals import Intervals
+from rankscope.analysis.table import Table
+
+# One row a communication record of this rank, in the order of the calls.
+COMM_COLUMNS = (
+    "start", "end", "launch_start", "step", "kind", "device", "stream", "group", "group_ranks", "group_size",
+    "seq", "in_nelems", "out_nelems", "dtype", "bytes", "described",
+)  # fmt: skip
+# One row a step: the annotation on the host, the window on the device, own records and launches.
+STEP_COLUMNS = (
+    "step",
+    "host_start",
+    "host_end",
+    "start",
+    "end",
+    "records",
+    "launches",
+    "covered",
+    "data_wait",
+    "complete",
+)
+NO_STEP = -1  # launched outside every step: left over from before the window, or after it
+
+
+class RankData(msgspec.Struct, kw_only=True):
+    """One rank, measured as far as it can be alone."""
+
+    rank: int
+    files: list[str]
+    mode: str  # "device": GPU records; "cpu": the collectives' own CPU records and operators
+    world_size: int | None
+    backend: str | None
+    groups: dict[str, list[int]]
+    host_id: str | None
+    complete: bool
+    steps: Table
+    comms: Table
+    kernels: Table
+    compute: Intervals
+    copies: Intervals
+    data_wait: Intervals
+    data_waits: Table  # start, end, step: every wait of the loader's consumer
+    launches: Table  # start, end, name, thread, correlation
+    host: Table  # operators and annotations
+    left_over: int  # device records launched before the window
+    notices: list[Notice]

@@ -1,0 +1,75 @@
+"""Repair of JSON that profilers wrote wrongly, on one block of whole events; and salvage record by record.
+
+Comes in: a block of text that the decoder refused. Goes out: text that it may accept, and what was repaired; or
+the single records that can be read. Nothing is repaired in silence: every change is counted by kind.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+# A JSON string, or a bare token that some C++ stream wrote for a number that is not finite.
+_TOKEN = re.compile(
+    rb'"(?:[^"\\]|\\.)*"|(?<![\w"])[-+]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL
+)
+_BAD_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.|$))', re.DOTALL)
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+BOUNDARY = re.compile(rb"\}\s*,\s*\{")
+_LOOSE_BOUNDARY = re.compile(rb"\}\s*,?\s*\{")
+_MAX_JOINED = 64  # pieces that may belong to one record with nested objects
+# What a lost record must not hold for the rank's numbers to stay valid.
+_COUNTED = re.compile(
+    rb'"(?:kernel|gpu_memcpy|gpu_memset|memcpy|memset)"|Collective name|ProfilerStep#', re.IGNORECASE
+)
+
+
+def repair(block: bytes) -> tuple[bytes, Counter[str]]:
+    """Return `block` with bad bytes, bare non-finite tokens and bad strings mended, and how often each occurred."""
+    done: Counter[str] = Counter()
+    text = block.decode("utf-8", "replace")
+    replaced = text.count("\ufffd")
+    if replaced:
+        encoded = text.encode()
+        # U+FFFD may have been in the file: only a changed block was repaired
+        if encoded != block:
+            done["invalid_bytes_replaced"] += replaced
+            block = encoded
+
+    def mend(match: re.Match[bytes]) -> bytes:
+        token = match[0]
+        if not token.startswith(b'"'):
+            done["non_finite_token"] += 1
+            return b"null"
+        if b"\\" in token:
+            fixed = _BAD_ESCAPE.sub(lambda m: m[0] if m[1] else b"\\\\" + m[2], token)
+            if fixed != token:
+                done["invalid_escape_repaired"] += 1
+                token = fixed
+        if _CONTROL.search(token):
+            done["invalid_bytes_replaced"] += 1
+            token = _CONTROL.sub(lambda m: b"\\u%04x" % m[0][0], token)
+        return token
+
+    return _TOKEN.sub(mend, block), done
+
+
+def records(block: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, text) of pieces that look like single records, whatever lies inside their strings."""
+    start = 0
+    for match in _LOOSE_BOUNDARY.finditer(block):
+        yield start, block[start : match.start() + 1]
+        start = match.end() - 1
+    yield start, block[start:]
+
+
+def joined(block: bytes) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield for each piece the texts that begin with it: alone, with its successor, and so on."""
+    pieces = list(records(block))
+    for index, (offset, _) in enumerate(pieces):
+        ends = [start + len(text) for start, text in pieces[index : index + _MAX_JOINED]]
+        yield [(offset, block[offset:end]) for end in ends]
+
+
+def is_counted(record: bytes) -> bool:
+    """Return whether a lost record could have changed a number: GPU work, a collective, or a step."""
+    return _COUNTED.search(record) is not None

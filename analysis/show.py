@@ -1,0 +1,173 @@
+"""The summary as a person reads it in a terminal: `summary.json` in, rich renderables out. Fits 80 columns."""
+
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+Json = dict[str, Any]
+
+_PARTS = (
+    ("compute", "compute"),
+    ("exposed_transfer", "transfer"),
+    ("exposed_wait", "wait"),
+    ("copy", "copy"),
+    ("data_stall", "data stall"),
+    ("host_gap", "host gap"),
+)
+_CAUSE = {
+    "compute": "it computes longer",
+    "data": "its loader is slower",
+    "host": "it launches later (CPU)",
+    "copy": "its copies take longer",
+    "earlier_comm": "of earlier collectives",
+    "mixed": "of several causes",
+}
+_SHOWN_RANKS = 16
+_SHOWN_COLLECTIVES = 6
+
+
+def show(summary: Json, console: Console) -> None:
+    """Print the summary."""
+    console.print(Group(*[part for part in _parts(summary) if part is not None]))
+
+
+def _parts(summary: Json) -> list[RenderableType | None]:
+    return [
+        _headline(summary),
+        _breakdown(summary),
+        _collectives(summary),
+        _findings(summary),
+        _quality(summary),
+        _warnings(summary),
+    ]
+
+
+def verdict_sentence(summary: Json) -> str:
+    """Return the verdict in one sentence."""
+    found = summary["stragglers"]
+    rank, late, of = found["rank"], found["steps_late"], found["steps_judged"]
+    if found["verdict"] == "undetermined":
+        return f"Late rank: undetermined ({found['reason']})."
+    if found["verdict"] == "none":
+        return "No rank is late." if summary["world_size"] > 1 else "One rank: nothing to wait for."
+    if found["verdict"] == "rotating":
+        return f"Ranks take turns at being late ({late} of {of} steps), by {found['lateness_ms']:.2f} ms."
+    because = _CAUSE.get(found["cause"], "of an unknown cause")
+    confirmed = {
+        True: "the plain pass shows it too",
+        False: "but NOT in the plain pass: an effect of profiling",
+        None: "seen under the profiler only",
+    }
+    return (
+        f"Rank {rank} is late in {late} of {of} steps, by {found['lateness_ms']:.2f} ms: {because} "
+        f"({confirmed[found['confirmed_by_plain']]})."
+    )
+
+
+def _headline(summary: Json) -> RenderableType:
+    steps = summary["steps"]
+    ranks = summary["world_size"]
+    text = Text()
+    text.append(f"{ranks} rank{'s' if ranks > 1 else ''}, {len(steps)} analysed step{'s' if len(steps) != 1 else ''}")
+    if steps:
+        text.append(f" ({steps[0]} to {steps[-1]})" if len(steps) > 1 else f" ({steps[0]})")
+    text.append(f", status {summary['status']}\n", "bold" if summary["status"] == "ok" else "bold yellow")
+    text.append(verdict_sentence(summary), "bold")
+    rate = summary["throughput"]
+    if rate:
+        text.append(
+            f"\nThroughput {rate['samples_per_s']:.1f} samples/s at {rate['step_ms_p50']:.2f} ms a step (plain pass)"
+        )
+        text.append("" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}")
+        overhead = summary["profiler_overhead"]["torch"]
+        text.append("" if overhead is None else f"; torch.profiler makes a step {overhead:.2f} times as long")
+    return text
+
+
+def _breakdown(summary: Json) -> RenderableType | None:
+    rows = summary["per_rank"]
+    if not rows:
+        return _totals(summary)
+    table = Table(title="Where a step's time goes, ms (mean of the analysed steps)", title_justify="left", box=None)
+    table.add_column("rank", justify="right")
+    table.add_column("step", justify="right")
+    for _, title in _PARTS:
+        table.add_column(title, justify="right")
+    table.add_column("overlap", justify="right")
+    for row in rows[:_SHOWN_RANKS]:
+        parts = [_number(row["breakdown_ms"][name]) for name, _ in _PARTS]
+        overlap = "-" if row["overlap_ratio"] is None else f"{row['overlap_ratio']:.0%}"
+        table.add_row(str(row["rank"]), _number(row["step_ms"]), *parts, overlap)
+    if len(rows) > _SHOWN_RANKS:
+        table.caption = f"{len(rows) - _SHOWN_RANKS} more in summary.json"
+    note = Text("transfer and wait: the exposed parts of communication; '?': not known, see below", "dim")
+    return Group(Text(), table, note)
+
+
+def _totals(summary: Json) -> RenderableType:
+    table = Table(title="Whole window, ms", title_justify="left", box=None)
+    columns = (("compute_us", "compute"), ("comm_us", "comm"), ("exposed_comm_us", "exposed"), ("memory_us", "copy"))
+    for title in ("rank", *(title for _, title in columns), "idle", "span"):
+        table.add_column(title, justify="right")
+    for row in summary["totals"][:_SHOWN_RANKS]:
+        values = [row[name] for name, _ in columns] + [row["idle_us"], row["span_us"]]
+        table.add_row(str(row["rank"]), *(_number(None if value is None else value / 1000) for value in values))
+    return Group(Text(), table)
+
+
+def _collectives(summary: Json) -> RenderableType | None:
+    rows = summary["collectives"]
+    if not rows:
+        return None
+    table = Table(title="Collectives (median ms a call)", title_justify="left", box=None)
+    for title in ("kind", "group", "MB", "calls", "transfer", "wait", "busbw GB/s", "unmatched"):
+        table.add_column(title, justify="left" if title in ("kind", "group") else "right")
+    for row in rows[:_SHOWN_COLLECTIVES]:
+        size = "?" if row["bytes"] is None else f"{row['bytes'] / 1e6:.4g}"
+        busbw = "?" if row["busbw_GBs"] is None else f"{row['busbw_GBs']:.4g}"
+        numbers = (_number(row["transfer_ms_p50"]), _number(row["wait_ms_p50"]))
+        group = row["group"] or "?"
+        table.add_row(row["kind"], group, size, str(row["count"]), *numbers, busbw, str(row["unmatched"] or ""))
+    if len(rows) > _SHOWN_COLLECTIVES:
+        table.caption = f"{len(rows) - _SHOWN_COLLECTIVES} more in summary.json"
+    return Group(Text(), table)
+
+
+def _findings(summary: Json) -> RenderableType | None:
+    lines = []
+    for finding in summary["findings"]:
+        gain = finding["recoverable_ms"]
+        colour = {"high": "bold red", "medium": "yellow"}.get(finding["severity"], "default")
+        ranks = ", ".join(map(str, finding["ranks"][:8])) + (" ..." if len(finding["ranks"]) > 8 else "")
+        text = Text(f"  {finding['id']}", colour)
+        text.append(
+            f" (rank {ranks}): up to {gain:.2f} ms a step\n" if gain is not None else f" (rank {ranks})\n", "default"
+        )
+        text.append(f"    {finding['advice']}", "default")
+        lines.append(text)
+    return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None
+
+
+def _quality(summary: Json) -> RenderableType | None:
+    clock = summary["alignment"]
+    if clock["error_bound_us"] is None:
+        return None
+    way = {"shared_clock": "the clock the ranks share", "collective_ends": "the ends of collectives"}[clock["method"]]
+    text = f"\nOne clock by {way}: error p95 {clock['error_bound_us']:.0f} us"
+    if clock["causality_violations"]:
+        text += f"; {clock['causality_violations']} collectives break causality on it"
+    return Text(text, "dim")
+
+
+def _warnings(summary: Json) -> RenderableType | None:
+    shown = [warning for warning in summary["warnings"] if warning["level"] != "info"]
+    lines = [Text(f"  {warning['message']}", "yellow") for warning in shown[:12]]
+    if len(shown) > 12:
+        lines.append(Text(f"  and {len(shown) - 12} more in summary.json"))
+    return Group(Text("\nWarnings", "italic"), *lines) if lines else None
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:.2f}"

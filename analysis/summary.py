@@ -1,0 +1,307 @@
+"""`summary.json`, the contract for scripts and CI: an `Analysis` in, plain JSON values out.
+
+Times in ms unless the key says otherwise; per-step values are means over the analysed steps. An unknown number is
+null, and `warnings` says why; never 0, never NaN.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from rankscope.analysis import plain
+from rankscope.analysis.breakdown import PARTS, totals
+from rankscope.analysis.collectives import group_name
+from rankscope.analysis.errors import Notice
+from rankscope.analysis.pipeline import Analysis
+from rankscope.analysis.loader import loader_waits
+from rankscope.analysis.names import bus_factor
+from rankscope.analysis.table import UNKNOWN, Column, Table
+from rankscope.conf import ConfigError, RunConfig, load_config
+
+SCHEMA = 1
+
+Json = dict[str, Any]
+
+
+def summarise(analysis: Analysis) -> Json:
+    """Return the whole of `summary.json`."""
+    notices = list(analysis.notices)
+    config = _config(analysis, notices)
+    from_plain = _plain(analysis, config, notices)
+    notices += _clock_notices(analysis)
+    notices += _null_reasons(analysis)
+    return {
+        "schema": SCHEMA,
+        "status": status(analysis, notices),
+        "source": "kineto",
+        "warnings": [notice.as_dict() for notice in notices],
+        "world_size": analysis.world_size,
+        "ranks": [data.rank for data in analysis.ranks],
+        "missing_ranks": analysis.missing_ranks,
+        "steps": analysis.steps_analysed,
+        "alignment": _alignment(analysis),
+        "per_rank": _per_rank(analysis),
+        "totals": [totals(data) | {"complete": data.complete} for data in analysis.ranks],
+        "collectives": _collectives(analysis),
+        "stragglers": _stragglers(analysis, from_plain["confirmed"]),
+        "loader": loader_waits(analysis.ranks),
+        "findings": [
+            {name: getattr(finding, name) for name in finding.__struct_fields__} for finding in analysis.findings
+        ],
+        "throughput": from_plain["throughput"],
+        "profiler_overhead": from_plain["overhead"],
+        "versions": {"rankscope": version("rankscope")},
+    }
+
+
+def error_summary(message: str, notices: Sequence[Notice]) -> Json:
+    """Return what is written when there are no numbers."""
+    listed = [notice.as_dict() for notice in notices] or [{"kind": "error", "level": "error", "message": message}]
+    return {
+        "schema": SCHEMA,
+        "status": "error",
+        "source": "kineto",
+        "warnings": listed,
+        "versions": {"rankscope": version("rankscope")},
+    }
+
+
+def status(analysis: Analysis, notices: Sequence[Notice]) -> str:
+    """Return ok, ok_with_warnings or partial."""
+    levels = {notice.level for notice in notices}
+    if analysis.missing_ranks or "partial" in levels:
+        return "partial"
+    return "ok_with_warnings" if "warning" in levels else "ok"
+
+
+def _alignment(analysis: Analysis) -> Json:
+    clock = analysis.alignment
+    known = len(clock.residual_ns) > 0
+    percentile = {f"p{q}": _us(float(np.percentile(clock.residual_ns, q))) if known else None for q in (50, 95)}
+    return {
+        "method": clock.method,
+        "reference_rank": clock.reference_rank,
+        "offset_us": {str(rank): _us(offset) for rank, offset in clock.offset_ns.items()},
+        "drift_ppm": {
+            str(rank): round(clock.drift[rank] * 1e6, 3) if rank in clock.drift else None for rank in clock.offset_ns
+        },
+        "residual_us": percentile,
+        "end_spread_us": {"p50": _us(float(np.median(clock.spread_ns))) if known else None},
+        "error_bound_us": None if clock.bound_ns is None else _us(clock.bound_ns),
+        "feasible_width_us": None if clock.feasible_width_ns is None else _us(clock.feasible_width_ns),
+        "causality_violations": clock.causality_violations,
+        "unaligned_ranks": sorted(clock.unaligned),
+    }
+
+
+def _per_rank(analysis: Analysis) -> list[Json]:
+    table = analysis.analysed_steps
+    rows = []
+    for data in analysis.ranks:
+        own = table.take(table["rank"] == data.rank)
+        if not len(own):
+            continue
+        comm = float(own["comm_ns"].sum())
+        transfer, exposed_transfer = _sum(own["transfer_ns"]), _sum(own["exposed_transfer_ns"])
+        waited = own["data_wait_ns"]
+        rows.append(
+            {
+                "rank": data.rank,
+                "step_ms": _mean(own["step_ns"]),
+                "compute_ms": _mean(own["compute_ns"]),
+                "comm_ms": _mean(own["comm_ns"]),
+                "wait_ms": _mean(own["wait_ns"]),
+                "transfer_ms": _mean(own["transfer_ns"]),
+                "exposed_comm_ms": _mean(own["exposed_comm_ns"]),
+                "exposed_wait_ms": _mean(own["exposed_wait_ns"]),
+                "exposed_transfer_ms": _mean(own["exposed_transfer_ns"]),
+                "overlap_ratio": round(1 - float(own["exposed_comm_ns"].sum()) / comm, 6) if comm else None,
+                "transfer_overlap_ratio": None
+                if not transfer or exposed_transfer is None
+                else round(1 - exposed_transfer / transfer, 6),
+                "copy_ms": _mean(own["copies_ns"]),
+                "data_wait_ms": _mean(waited),
+                "data_stall_ms": _mean(own["data_stall_ns"]),
+                "host_gap_ms": _mean(own["host_gap_ns"]),
+                "gpu_busy_ratio": round(float(own["busy_ns"].sum()) / float(own["step_ns"].sum()), 6)
+                if data.mode == "device"
+                else None,
+                "breakdown_ms": {part: _mean(own[f"{part}_ns"]) for part in PARTS},
+            }
+        )
+    return rows
+
+
+def _collectives(analysis: Analysis) -> list[Json]:
+    """Group the calls by process group, kind and size: the largest total first."""
+    calls = analysis.calls
+    keys = np.stack([calls["group_id"], calls["kind"], calls["bytes"]], axis=1).astype(np.int64)
+    found, index = np.unique(keys, axis=0, return_inverse=True)
+    rows = []
+    for number, (group, kind, size) in enumerate(found.tolist()):
+        own = calls.take(index.ravel() == number)
+        name = calls.words["kind"][kind] if kind >= 0 else "unknown"
+        matched = own.take(own["matched"])
+        clockfree = _known(matched["transfer_clockfree_ns"])
+        ranks = int(own["group_size"].max()) if (own["group_size"] > 0).any() else int(own["members"].max())
+        transfer = float(np.median(clockfree)) if len(clockfree) else None
+        sized = size != UNKNOWN and transfer is not None and transfer > 0 and ranks > 1
+        rows.append(
+            {
+                "group": group_name(calls.words["group_id"][group]),
+                "kind": name,
+                "bytes": None if size == UNKNOWN else size,
+                "count": len(set(matched["call"].tolist())) + int((~own["matched"]).sum()),
+                "group_size": ranks or None,
+                "transfer_ms_p50": _median(matched["transfer_ns"]),
+                "transfer_clockfree_ms_p50": _ms(transfer),
+                "wait_ms_p50": _median(matched["wait_ns"]),
+                "duration_ms_p50": _median(own["end"] - own["start"]),
+                "busbw_GBs": round(size / transfer * bus_factor(name, ranks), 3) if sized and transfer else None,
+                "matched": len(set(matched["call"].tolist())),
+                "unmatched": int((~own["matched"]).sum()),
+            }
+        )
+    return sorted(rows, key=lambda row: -(row["duration_ms_p50"] or 0) * row["count"])
+
+
+def _stragglers(analysis: Analysis, confirmed: bool | None) -> Json:
+    verdict = analysis.verdict
+    finding = next((item for item in analysis.findings if item.id.startswith("straggler")), None)
+    slowdown = None
+    steps = analysis.analysed_steps
+    if finding is not None and finding.recoverable_ms is not None:
+        step_ms = float(steps["step_ns"].mean()) * 1e-6
+        slowdown = round(step_ms / (step_ms - finding.recoverable_ms), 4)
+    return {
+        "verdict": verdict.verdict,
+        "rank": verdict.rank,
+        "cause": verdict.cause,
+        "cause_share": verdict.cause_share,
+        "lateness_ms": _ms(verdict.lateness_ns),
+        "steps_late": len(verdict.per_step),
+        "steps_judged": verdict.steps_judged,
+        "slowdown": slowdown,
+        "confirmed_by_plain": confirmed,
+        "reason": verdict.reason,
+        "per_step": [
+            {
+                "step": item.step,
+                "rank": item.rank,
+                "lateness_ms": _ms(item.lateness_ns),
+                "cause": _cause(item.excess_ns),
+            }
+            for item in verdict.per_step
+        ],
+    }
+
+
+def _cause(excess: dict[str, int]) -> str | None:
+    from rankscope.analysis.stragglers import cause_of
+
+    return cause_of(excess)[0]
+
+
+# --- from the plain pass -------------------------------------------------------------------------------------
+
+
+def _config(analysis: Analysis, notices: list[Notice]) -> RunConfig | None:
+    if analysis.run_dir is None:
+        return None
+    try:
+        return load_config(analysis.run_dir.config)
+    except ConfigError as error:
+        notices.append(Notice(kind="config_unreadable", message=str(error), file=analysis.run_dir.config.name))
+        return None
+
+
+def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) -> Json:
+    nothing = {"throughput": None, "overhead": {"torch": None, "nsys": None}, "confirmed": None}
+    run_dir = analysis.run_dir
+    found = None if run_dir is None else plain.read_pass(run_dir.for_pass("plain"), "measured")
+    if run_dir is None or found is None or config is None:
+        text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
+        notices.append(Notice(kind="no_plain_pass", level="info", message=text))
+        return nothing
+    traced = plain.read_pass(run_dir.for_pass("torch"), "active")
+    base, slow = found.step_ns(), None if traced is None else traced.step_ns()
+    overhead = round(slow / base, 4) if base and slow else None
+    rate = plain.throughput(found, config)
+    if rate is not None and rate["mfu"] is None:
+        text = "mfu is null: the dense peak of this device and arithmetic is not known"
+        notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
+    confirmed = plain.confirm(analysis.verdict, found)
+    return {"throughput": rate, "overhead": {"torch": overhead, "nsys": None}, "confirmed": confirmed}
+
+
+# --- notices -------------------------------------------------------------------------------------------------
+
+_OFFSET_WORTH_SAYING = 1_000_000  # ns
+
+
+def _clock_notices(analysis: Analysis) -> list[Notice]:
+    clock, notices = analysis.alignment, []
+    for rank, offset in clock.offset_ns.items():
+        if abs(offset) >= _OFFSET_WORTH_SAYING:
+            way = "ahead of" if offset > 0 else "behind"
+            text = f"rank {rank}: its clock is {abs(offset) * 1e-6:.3f} ms {way} rank {clock.reference_rank}'s; corrected"
+            notices.append(Notice(kind="clock_offset", rank=rank, message=text, details={"offset_us": offset / 1000}))
+    for rank in sorted(clock.unaligned) if clock.method != "none" else []:
+        text = f"rank {rank}: shares no synchronising collective with the others; its clock cannot be compared"
+        notices.append(Notice(kind="unaligned_rank", rank=rank, message=text))
+    return notices
+
+
+def _null_reasons(analysis: Analysis) -> list[Notice]:
+    notices = []
+    lost = analysis.calls.take(~analysis.calls["matched"])
+    in_steps = lost.take(np.isin(lost["step"], analysis.steps_analysed))
+    if len(in_steps) and not analysis.missing_ranks and analysis.world_size > 1:
+        text = f"{len(in_steps)} collective records have no partner: their wait and transfer are null"
+        notices.append(Notice(kind="unmatched_collectives", message=text, details={"count": len(in_steps)}))
+    if not analysis.steps_analysed:
+        text = "no whole step: per-step numbers are null; totals hold for the whole window"
+        notices.append(Notice(kind="no_analysed_steps", level="info", message=text))
+    return notices
+
+
+# --- numbers -------------------------------------------------------------------------------------------------
+
+
+def _known(values: Column) -> Column:
+    return values[values != UNKNOWN]
+
+
+def _sum(values: Column) -> float | None:
+    return None if (values == UNKNOWN).any() else float(values.sum())
+
+
+def _mean(values: Column) -> float | None:
+    """Return the mean (ms); null when a step's value is unknown."""
+    return None if (values == UNKNOWN).any() else _ms(float(values.mean()))
+
+
+def _median(values: Column) -> float | None:
+    known = _known(values)
+    return _ms(float(np.median(known))) if len(known) else None
+
+
+def _ms(nanoseconds: float | None) -> float | None:
+    return None if nanoseconds is None else round(float(nanoseconds) * 1e-6, 6)
+
+
+def _us(nanoseconds: float) -> float:
+    return round(float(nanoseconds) * 1e-3, 3)
+
+
+def tables(analysis: Analysis) -> dict[str, Table]:
+    """Return the tables that are written beside the summary."""
+    from rankscope.analysis import frames
+
+    return {
+        "collectives": frames.collectives(analysis),
+        "steps": frames.steps(analysis),
+        "segments": frames.segments(analysis),
+    }

@@ -1,0 +1,113 @@
+"""`Table`: named numpy columns of one length. The currency inside the analysis; pandas and Arrow at its edges.
+
+pandas costs more to import than a small analysis takes, so it is imported only when a DataFrame is asked for.
+A column of `words` holds codes (int32, -1 = unknown) into a list of strings.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Column = NDArray[Any]
+UNKNOWN = np.iinfo(np.int64).min  # "no value" in an int64 column: null in Arrow and pandas, never 0
+
+
+class Table:
+    """Columns of one length, immutable by convention: every operation gives a new table."""
+
+    def __init__(self, columns: Mapping[str, Any], words: Mapping[str, list[str]] | None = None) -> None:
+        self.columns: dict[str, Column] = {name: np.asarray(column) for name, column in columns.items()}
+        self.words: dict[str, list[str]] = dict(words or {})
+        lengths = {len(column) for column in self.columns.values()}
+        if len(lengths) > 1:
+            raise ValueError(f"columns of different lengths: { {k: len(v) for k, v in self.columns.items()} }")
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def __getitem__(self, name: str) -> Column:
+        return self.columns[name]
+
+    def take(self, rows: Column) -> "Table":
+        """Return the rows selected by a mask or by positions."""
+        return Table({name: column[rows] for name, column in self.columns.items()}, self.words)
+
+    def sort(self, *names: str) -> "Table":
+        """Return the rows in the order of the named columns, the first name deciding first."""
+        return self.take(np.lexsort([self.columns[name] for name in reversed(names)]))
+
+    def with_columns(self, **columns: Any) -> "Table":
+        """Return the table with columns added or replaced."""
+        return Table({**self.columns, **columns}, self.words)
+
+    def texts(self, name: str) -> list[str | None]:
+        """Return a coded column as strings."""
+        words = self.words[name]
+        return [words[code] if code >= 0 else None for code in self.columns[name].tolist()]
+
+    @staticmethod
+    def concat(tables: Iterable["Table"]) -> "Table":
+        """Stack tables of the same columns; their words are merged and the codes rewritten."""
+        parts = list(tables)
+        if len(parts) == 1:
+            return parts[0]
+        words: dict[str, list[str]] = {}
+        columns: dict[str, Column] = {}
+        for name in parts[0].columns:
+            if name in parts[0].words:
+                words[name], codes = _merge_words([(part[name], part.words[name]) for part in parts])
+                columns[name] = np.concatenate(codes)
+            else:
+                columns[name] = np.concatenate([part[name] for part in parts])
+        return Table(columns, words)
+
+    def to_arrow(self) -> "pa.Table":
+        """Return an Arrow table; coded columns become dictionaries, `UNKNOWN` becomes null."""
+        import pyarrow as pa
+
+        arrays = {}
+        for name, column in self.columns.items():
+            if name in self.words:
+                codes = pa.array(column.astype(np.int32), mask=column < 0)
+                arrays[name] = pa.DictionaryArray.from_arrays(codes, pa.array(self.words[name], pa.string()))
+            elif column.dtype == np.int64:
+                arrays[name] = pa.array(column, mask=column == UNKNOWN)
+            else:
+                arrays[name] = pa.array(column)
+        return pa.table(arrays)
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return a DataFrame; coded columns are categorical, integers with unknown values are `Int64`."""
+        import pandas as pd
+
+        series: dict[str, Any] = {}
+        for name, column in self.columns.items():
+            if name in self.words:
+                series[name] = pd.Categorical.from_codes(column.astype(np.int32), self.words[name])
+            elif column.dtype == np.int64 and (column == UNKNOWN).any():
+                series[name] = pd.arrays.IntegerArray(column, column == UNKNOWN)
+            else:
+                series[name] = column
+        return pd.DataFrame(series)
+
+
+def encode(values: Iterable[str | None]) -> tuple[Column, list[str]]:
+    """Turn strings into codes (int32, -1 for None) and the list of distinct strings in order of appearance."""
+    seen: dict[str | None, int] = {None: -1}
+    codes = [seen.setdefault(value, len(seen) - 1) for value in values]
+    return np.array(codes, np.int32), [word for word in seen if word is not None]
+
+
+def _merge_words(parts: list[tuple[Column, list[str]]]) -> tuple[list[str], list[Column]]:
+    seen: dict[str, int] = {}
+    merged = []
+    for codes, words in parts:
+        lookup = np.array([seen.setdefault(word, len(seen)) for word in words] + [-1], np.int32)
+        merged.append(lookup[codes])  # code -1 takes the last entry, which is -1
+    return list(seen), merged

@@ -1,0 +1,80 @@
+"""`RankTrace`: what one rank recorded, as tables. What every reader (Kineto here, others later) must produce.
+
+Times are absolute integer nanoseconds of that rank's own clock; `duration` is `UNKNOWN` where the file gave none.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.errors import Notice
+from rankscope.analysis.table import UNKNOWN, Table
+
+# Work on a device: kernels, copies, memsets. The collective's columns are known for communication kernels only.
+DEVICE_COLUMNS = ("start", "duration", "activity", "name", "device", "stream", "correlation", "external_id", "bytes")
+COLLECTIVE_COLUMNS = ("collective", "in_nelems", "out_nelems", "group_size", "dtype", "group", "group_ranks", "seq")
+LAUNCH_COLUMNS = ("start", "duration", "name", "thread", "correlation")
+HOST_COLUMNS = ("start", "duration", "name", "thread", "external_id", "annotation", *COLLECTIVE_COLUMNS)
+
+CODED = frozenset({"name", "collective", "dtype", "group", "group_ranks", "thread"})
+
+
+class RankTrace(msgspec.Struct, kw_only=True):
+    """The tables of one rank, from one file or from the files of several profiler cycles."""
+
+    files: list[str]
+    rank: int | None
+    device: Table  # DEVICE_COLUMNS + COLLECTIVE_COLUMNS
+    launches: Table  # LAUNCH_COLUMNS: runtime and driver calls
+    host: Table  # HOST_COLUMNS: operators and annotations on CPU threads
+    world_size: int | None = None
+    backend: str | None = None
+    groups: dict[str, list[int]] = {}  # process group -> global ranks, where the file lists them
+    host_id: str | None = None  # ranks of one host_id share a clock; None: unknown
+    complete: bool = True  # False: records are missing; the rank is kept out of numbers across ranks
+    notices: list[Notice] = []
+    extra: dict[str, Any] = {}  # other metadata of the file
+
+
+def empty_table(columns: tuple[str, ...]) -> Table:
+    """Return a table of no rows with these columns."""
+    types = {name: np.zeros(0, np.int32 if name in CODED else np.int64) for name in columns}
+    return Table(types, {name: [] for name in columns if name in CODED})
+
+
+def end_of(table: Table) -> Any:
+    """Return the end of each row (ns)."""
+    return table["start"] + np.maximum(table["duration"], 0)
+
+
+def merge_cycles(traces: list[RankTrace]) -> RankTrace:
+    """Join the profiler cycles of one rank: tables one after another, notices together."""
+    first = traces[0]
+    if len(traces) == 1:
+        return first
+    shifted = [_namespaced(trace, index) for index, trace in enumerate(traces)]
+    return msgspec.structs.replace(
+        first,
+        files=[file for trace in traces for file in trace.files],
+        device=Table.concat([trace.device for trace in shifted]),
+        launches=Table.concat([trace.launches for trace in shifted]),
+        host=Table.concat([trace.host for trace in shifted]),
+        complete=all(trace.complete for trace in traces),
+        notices=[notice for trace in traces for notice in trace.notices],
+    )
+
+
+def _namespaced(trace: RankTrace, index: int) -> RankTrace:
+    """Correlation and external ids are local to a file: keep those of different cycles apart."""
+
+    def shift(table: Table, *names: str) -> Table:
+        moved = {name: np.where(table[name] == UNKNOWN, UNKNOWN, table[name] + (index << 48)) for name in names}
+        return table.with_columns(**moved)
+
+    return msgspec.structs.replace(
+        trace,
+        device=shift(trace.device, "correlation", "external_id"),
+        launches=shift(trace.launches, "correlation"),
+        host=shift(trace.host, "external_id"),
+    )
