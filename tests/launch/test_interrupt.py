@@ -12,7 +12,7 @@ from .conftest import ANALYSIS, ENDLESS_ANALYSIS, of_run, read_json, start_launc
 
 pytestmark = pytest.mark.distributed
 
-ENDLESS = ("steps=1000000", "passes=[plain]")
+ENDLESS = ("steps=1000000", "passes=[plain]", "num_workers=1")  # loader workers must go too
 
 
 def phase(run_dir: Path) -> str | None:
