@@ -22,6 +22,7 @@ class Loop:
     trainer: Trainer
     batches: Batches
     timer: StepTimer
+    ranges: Ranges
     profiler: StepProfiler | None
     fault: Fault
     progress: Progress
@@ -29,37 +30,41 @@ class Loop:
 
     def run(self) -> None:
         """Do all steps; after an error the open window of the profiler is written, and the error goes on."""
-        ranges = Ranges(self.timer, annotate=self.profiler is not None, nvtx=self.context.cuda)
         self.context.barrier()
         if self.profiler is None:
-            self._steps(ranges)
+            self._all_steps()
             return
         self.profiler.start()
         try:
-            self._steps(ranges)
+            self._all_steps()
         except BaseException:
             self.profiler.abort()
             raise
         self.profiler.stop()
 
-    def _steps(self, ranges: Ranges) -> None:
-        timer = self.timer
-        for step, phase in enumerate(self.plan):
-            timer.begin(step, phase)
-            self.fault.at_step(step)
-            read_loss = step % self.log_every == 0
-            self.trainer.step(self.batches, ranges, timer, self.fault, read_loss=read_loss)
-            timer.end()
-            self.progress.update("measure" if phase in ("measured", "active") else "warmup", step + 1)
-            if self.profiler is not None:
-                self._advance(self.profiler, step)
-        timer.close()
+    def step(self, step: int) -> None:
+        """Do one step of the plan."""
+        timer, phase = self.timer, self.plan[step]
+        timer.begin(step, phase)
+        self.fault.at_step(step)
+        self.trainer.step(self.batches, self.ranges, timer, self.fault, read_loss=step % self.log_every == 0)
+        timer.end()
+        self.progress.update("measure" if phase in ("measured", "active") else "warmup", step + 1)
 
-    def _advance(self, profiler: StepProfiler, step: int) -> None:
-        """Go to the profiler's next step; what opening or closing a window costs belongs to no step."""
+    def advance(self, step: int) -> None:
+        """Go on to the profiler's next step; what opening or closing a window costs belongs to no step."""
+        profiler = self.profiler
+        if profiler is None:
+            return
         if profiler.closes_after(step):
             self.timer.close()
             self.progress.enter("export")
         elif profiler.opens_after(step):
             self.timer.close()
         profiler.step()
+
+    def _all_steps(self) -> None:
+        for step in range(len(self.plan)):
+            self.step(step)
+            self.advance(step)
+        self.timer.close()

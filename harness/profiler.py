@@ -153,7 +153,7 @@ def write_key_averages(profiler: profile, rank_dir: RankDir, *, cuda: bool) -> N
     rows.sort(key=lambda row: row["self_device_ns" if cuda else "self_cpu_ns"], reverse=True)
     with replacing(rank_dir.key_averages) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=KEY_AVERAGES), temporary, compression="zstd")
-    order = "self_cuda_time_total" if cuda else "self_cpu_time_total"
+    order = "self_device_time_total" if cuda else "self_cpu_time_total"
     write_text(rank_dir.key_averages.with_suffix(".txt"), averages.table(sort_by=order, row_limit=100) + "\n")
 
 

@@ -36,11 +36,11 @@ class Trainer:
         if config.model.channels_last:
             module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.ddp = wrap(module, config, context) if config.ddp.enabled else None
-        self._module: Any = self.ddp if self.ddp is not None else module
+        self.module: Any = self.ddp if self.ddp is not None else module
         if config.compile != "off":
-            self._module = compiled(self._module, config)
-        self._optimizer = make_optimizer(config.optimizer, module)
-        self._scaler = torch.amp.GradScaler(context.device.type, enabled=config.precision.name == "fp16")
+            self.module = compiled(self.module, config)
+        self.optimizer = make_optimizer(config.optimizer, module)
+        self.scaler = torch.amp.GradScaler(context.device.type, enabled=config.precision.name == "fp16")
         self._format = torch.channels_last if config.model.channels_last else torch.preserve_format
 
     def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, fault: Fault, *, read_loss: bool) -> None:
@@ -55,29 +55,31 @@ class Trainer:
             if first:
                 timer.mark_first_of_epoch()
             with ranges.h2d:
-                inputs, targets = self._move(inputs), self._move(targets)
+                inputs, targets = self.to_device(inputs), self.to_device(targets)
             fault.on_host()
             with self._local_gradients() if micro < count - 1 else nullcontext():
                 with ranges.forward:
                     fault.on_device()
-                    with self._autocast():
-                        loss = self.model.loss(self._module(inputs), targets)
+                    with self.autocast():
+                        loss = self.model.loss(self.module(inputs), targets)
                 if read_loss:
                     losses.append(loss.detach().clone())  # a CUDA graph's output is overwritten by the next replay
                 with ranges.backward:
-                    self._scaler.scale(loss / count).backward()
+                    self.scaler.scale(loss / count if count > 1 else loss).backward()
         with ranges.optimizer:
-            self._scaler.step(self._optimizer)
-            self._scaler.update()
-            self._optimizer.zero_grad(set_to_none=True)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad(set_to_none=True)
         if losses:
             timer.read_loss(torch.stack(losses).mean())
 
-    def _move(self, tensor: Tensor) -> Tensor:
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """Copy `tensor` to the device; images get the model's memory format there."""
         tensor = tensor.to(self._device, non_blocking=self._config.data.non_blocking)
         return tensor.contiguous(memory_format=self._format) if tensor.dim() == 4 else tensor
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context in which the forward pass runs."""
         dtype = _AUTOCAST.get(self._config.precision.name)
         return torch.autocast(self._device.type, dtype=dtype) if dtype else nullcontext()
 

@@ -27,6 +27,7 @@ from rankscope.harness.loop import Loop
 from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress, reporting
+from rankscope.harness.ranges import Ranges
 from rankscope.harness.schedule import Phase, phases
 from rankscope.harness.step_timer import StepTimer, write_steps
 from rankscope.harness.trainer import Trainer
@@ -75,6 +76,7 @@ class Worker:
         self._timer: StepTimer | None = None
         self._profiler: StepProfiler | None = None
         self._saving = threading.Lock()
+        self._saved = False
 
     def run(self) -> None:
         """Do the whole work of the rank."""
@@ -95,9 +97,13 @@ class Worker:
             progress.enter("done")
 
     def save(self, error: str | None = None) -> None:
-        """Write steps.parquet and rank.json with what there is; a second call at the same time does nothing."""
-        if not self._saving.acquire(blocking=False):
-            return
+        """Write steps.parquet and rank.json with what there is; of two calls, from two threads, the first counts."""
+        with self._saving:
+            if not self._saved:
+                self._save(error)
+            self._saved = True
+
+    def _save(self, error: str | None) -> None:
         rows = self._timer.rows() if self._timer else []
         peaks = [row["memory_peak_bytes"] for row in rows if row["memory_peak_bytes"] is not None]
         self._info |= {
@@ -129,6 +135,7 @@ class Worker:
             trainer=trainer,
             batches=make_batches(config, context, model.sample, fault.slow_collate(default_collate)),
             timer=self._timer,
+            ranges=Ranges(self._timer, annotate=self._profiler is not None, nvtx=context.cuda),
             profiler=self._profiler,
             fault=fault,
             progress=progress,
@@ -154,7 +161,7 @@ def describe(context: RankContext, pass_name: str, run_dir: RunDir) -> dict[str,
         "pid": os.getpid(),
         "device": str(context.device),
         "device_name": properties.name if properties else None,
-        "device_uuid": str(properties.uuid) if hasattr(properties, "uuid") else None,
+        "device_uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,  # as nvidia-smi writes it
         "backend": context.backend,
         "pass": pass_name,
         "config_hash": hashlib.sha256(run_dir.config.read_bytes()).hexdigest(),
