@@ -13,7 +13,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": (
         "rankscope.launch.main",
         "main",
-        "train a reference model on N ranks, record every rank, analyse",
+        "train a model on N ranks, record every rank, analyse",
     ),
     "analyze": (
         "rankscope.analysis.main",
@@ -23,11 +23,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "doctor": (
         "rankscope.launch.doctor",
         "main",
-        "what is installed, what works, what is missing and how to get it",
+        "what is installed, what is missing and how to get it",
     ),
 }
 
-_NEEDS = {"hydra": "train", "omegaconf": "train", "torch": "train"}
+_NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "torch": "train"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,7 +55,10 @@ def main(argv: list[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    return int(entry(rest))
+    try:
+        return int(entry(rest))
+    except KeyboardInterrupt:  # before or after a run, which looks after its own interruption
+        return 130
 
 
 def _usage() -> str:

@@ -70,6 +70,11 @@ class RankDir:
         return self.path / "progress.json"
 
     @property
+    def stack(self) -> Path:
+        """Python stacks of all threads of the rank, appended when it gets SIGUSR1; empty if it never did."""
+        return self.path / "stack.txt"
+
+    @property
     def log(self) -> Path:
         """The rank's own log."""
         return self.path / "worker.log"
@@ -90,6 +95,11 @@ class PassDir:
     def torchrun(self) -> Path:
         """torchrun's log folder: `<id>/attempt_0/<local rank>/{stdout.log,stderr.log,error.json}`."""
         return self.path / "torchrun"
+
+    @property
+    def agent_log(self) -> Path:
+        """What torchrun itself said, its report of failed ranks included."""
+        return self.torchrun / "agent.log"
 
     def rank(self, rank: int) -> RankDir:
         """The folder of one rank; its name is not padded."""

@@ -26,11 +26,11 @@ class ConfigError(ValueError):
     """A configuration that cannot run; the message names the key, the value and what is allowed."""
 
 
-class _Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class ModelConfig(_Section):
+class ModelConfig(_Section, frozen=True, kw_only=True):
     """A reference model by name and named size; see `rankscope.models` for what each size holds."""
 
     name: Literal["gpt", "resnet", "mlp"] = "gpt"
@@ -39,19 +39,19 @@ class ModelConfig(_Section):
     channels_last: bool = False  # convolutional models only
 
 
-class DataConfig(_Section):
+class DataConfig(_Section, frozen=True, kw_only=True):
     """Where batches come from and how the loader hands them over (`num_workers` is a top-level key)."""
 
     name: Literal["synthetic", "tokens", "images"] = "synthetic"
     root: str = "data"  # data sets on disk are made here once, and reused
-    samples: Count = 1024  # size of the data set; an epoch ends when it is used up
+    samples: Count = 16384  # of an epoch, over all ranks; when they are used up the loader starts again
     prefetch_factor: Count = 2  # batches a worker prepares ahead; needs workers
     persistent_workers: bool = False
     pin_memory: bool = True  # ignored without a GPU
     non_blocking: bool = True
 
 
-class DdpConfig(_Section):
+class DdpConfig(_Section, frozen=True, kw_only=True):
     """DistributedDataParallel and its levers; `enabled: false` is the plain single-process baseline."""
 
     enabled: bool = True
@@ -64,13 +64,13 @@ class DdpConfig(_Section):
     powersgd_rank: Count = 4
 
 
-class PrecisionConfig(_Section):
+class PrecisionConfig(_Section, frozen=True, kw_only=True):
     """Arithmetic: fp32 (TF32 off), tf32, bf16 autocast, or fp16 autocast with a GradScaler."""
 
     name: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
 
 
-class OptimizerConfig(_Section):
+class OptimizerConfig(_Section, frozen=True, kw_only=True):
     """The optimizer and which of torch's implementations runs it."""
 
     name: Literal["adamw", "sgd"] = "adamw"
@@ -79,7 +79,7 @@ class OptimizerConfig(_Section):
     weight_decay: NotNegative = 0.0
 
 
-class ProfileConfig(_Section):
+class ProfileConfig(_Section, frozen=True, kw_only=True):
     """torch.profiler: its schedule and what it records beside times."""
 
     wait: Natural = 2
@@ -97,7 +97,7 @@ class ProfileConfig(_Section):
         return (self.wait + self.warmup + self.active) * self.repeat
 
 
-class LaunchConfig(_Section):
+class LaunchConfig(_Section, frozen=True, kw_only=True):
     """How torchrun is started and how long a pass may take."""
 
     nnodes: Count = 1
@@ -105,9 +105,10 @@ class LaunchConfig(_Section):
     timeout_s: Positive = 1800.0  # for a whole pass
     stall_timeout_s: Positive = 300.0  # longest time without progress of any rank
     grace_s: Positive = 15.0  # between asking the ranks to stop and killing them
+    min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
 
 
-class ScenarioConfig(_Section):
+class ScenarioConfig(_Section, frozen=True, kw_only=True):
     """A fault planted on purpose: on one rank, from one step on, so that findings can be proved.
 
     `raise`, `exit`, `kill`, `hang` and `oom` end the rank at `step`; the others slow it by `ms` in every step.
@@ -119,7 +120,7 @@ class ScenarioConfig(_Section):
     ms: NotNegative = 0.0
 
 
-class RunConfig(_Section):
+class RunConfig(_Section, frozen=True, kw_only=True):
     """One point: what is trained, on how many ranks, and in which passes it is measured."""
 
     name: str = "run"
@@ -177,6 +178,8 @@ def load_config(path: Path) -> RunConfig:
     """Read a resolved `config.yaml`."""
     try:
         return parse_config(yaml.safe_load(path.read_text()))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except (OSError, yaml.YAMLError, TypeError) as error:
         raise ConfigError(f"{path}: cannot be read as a rankscope config ({error})") from None
 
@@ -209,6 +212,8 @@ def _check_world(config: RunConfig) -> None:
         raise ConfigError(f"world_size={config.world_size}: must be a multiple of launch.nnodes={config.launch.nnodes}")
     if config.backend == "nccl" and config.device == "cpu":
         raise ConfigError("backend=nccl with device=cpu: NCCL moves GPU memory only; use backend=gloo")
+    if config.ddp.comm_hook == "bf16" and (config.device == "cpu" or config.backend == "gloo"):
+        raise ConfigError("ddp.comm_hook=bf16: torch offers this hook with NCCL only; use fp16, or device=cuda")
     if config.precision.name == "fp16" and config.device == "cpu":
         raise ConfigError("precision=fp16 with device=cpu: fp16 needs a GPU; use precision=bf16 or fp32")
     if config.scenario.fault != "none" and config.scenario.rank >= config.world_size:
@@ -232,5 +237,10 @@ def _check_data(config: RunConfig) -> None:
         raise ConfigError(f"data={config.data.name}: model={config.model.name} takes data={' or '.join(allowed)}")
     if config.model.channels_last and config.model.name != "resnet":
         raise ConfigError(f"model.channels_last=true: only for model=resnet, not {config.model.name}")
+    batch = config.rank_batch_size * config.world_size
+    if config.data.samples < batch:
+        raise ConfigError(
+            f"data.samples={config.data.samples}: fewer than one batch of all ranks ({batch} samples); raise it"
+        )
     if config.data.persistent_workers and config.num_workers == 0:
         raise ConfigError("data.persistent_workers=true with num_workers=0: there is no worker to keep")

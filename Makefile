@@ -1,0 +1,40 @@
+# `make demo` and `make test` need Python 3.11 or newer, make and a package index; each builds .venv first.
+# An edited source needs no new installation; an edited pyproject.toml or constraints.txt gets one.
+
+PYTHON ?= $(firstword $(foreach name,python3 python3.13 python3.12 python3.11,\
+	$(shell $(name) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $(name))))
+BIN := .venv/bin
+STAMP := .venv/installed
+FOLDERS := conf models harness launch analysis
+
+.PHONY: demo test lint types unit clean
+
+demo: $(STAMP)
+	$(BIN)/rankscope run name=demo model=gpt world_size=2 batch_size=4 device=cpu
+
+test: lint types unit
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+# Type checkers cannot follow the editable installation, which is an import hook: links in .venv/types show them
+# the five folders as rankscope.*, at their real place.
+types: $(STAMP)
+	MYPYPATH=.venv/types $(BIN)/mypy $(FOLDERS:%=-p rankscope.%)
+	MYPYPATH=.venv/types $(BIN)/mypy --explicit-package-bases tests $(wildcard benchmarks)
+
+unit: $(STAMP)
+	$(BIN)/pytest -n 2 --dist worksteal
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or name it with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev]'
+	mkdir -p .venv/types/rankscope
+	for folder in $(FOLDERS); do ln -sfn "$(CURDIR)/$$folder" .venv/types/rankscope/$$folder; done
+	touch $@
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,177 @@
+"""What rankscope adds to a step: its passes against the same loop written bare, alternating in one run.
+
+(a) the plain pass against a loop without any timing; (b) the torch pass against a bare torch.profiler with the same
+options. The two variants of a pair run in alternating order, so that a drift of the machine hits both. Printed are
+the median of the pairs' ratios and their quartiles, which on a busy machine are far apart: use an idle one. One
+process, no DDP: collectives are the same in both variants.
+
+    python benchmarks/overhead.py --model gpt --size small --batch-size 8 --device cuda
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from rankscope.conf import RankDir, RunConfig, parse_config
+from rankscope.harness.data import Batches, make_batches
+from rankscope.harness.faults import Fault
+from rankscope.harness.loop import Loop
+from rankscope.harness.process_group import RankContext, join
+from rankscope.harness.profiler import StepProfiler
+from rankscope.harness.progress import Progress
+from rankscope.harness.ranges import Ranges
+from rankscope.harness.step_timer import StepTimer
+from rankscope.harness.trainer import Trainer
+
+LIMITS = {"plain": 1.005, "torch": 1.02}
+
+
+class Bench:
+    """One model on one device, and the four ways to run its steps; each returns seconds for a block of steps."""
+
+    def __init__(self, config: RunConfig, folder: Path, steps: int) -> None:
+        self.config = config
+        self.folder = folder
+        self.steps = steps
+        self.context: RankContext = join(config)
+        self.fault = Fault(config, self.context)
+        self.progress = Progress(RankDir(folder), 1 + steps)
+        self.trainer = Trainer(config, self.context)
+        self.batches: Batches = make_batches(config, self.context, self.trainer.model.sample)
+        self.plain_loop = self.loop(profiler=None)
+        self.progress.update("measure", 0)
+        self.warm_up()
+
+    def warm_up(self) -> None:
+        for _ in range(2 * self.steps):
+            self.bare_step()
+        self.context.synchronize()
+
+    def bare_step(self) -> None:
+        trainer = self.trainer
+        inputs, targets, _ = self.batches.next()
+        inputs, targets = trainer.to_device(inputs), trainer.to_device(targets)
+        with trainer.autocast():
+            loss = trainer.model.loss(trainer.module(inputs), targets)
+        trainer.scaler.scale(loss).backward()
+        trainer.scaler.step(trainer.optimizer)
+        trainer.scaler.update()
+        trainer.optimizer.zero_grad(set_to_none=True)
+
+    def bare(self) -> float:
+        return self.timed(lambda _: self.bare_step(), lambda _: None)
+
+    def plain_pass(self) -> float:
+        return self.timed(self.plain_loop.step, self.plain_loop.advance)
+
+    def bare_profiler(self) -> float:
+        options = self.config.profile
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self.context.cuda else [])]
+        with profile(
+            activities=activities,
+            schedule=schedule(wait=0, warmup=1, active=self.steps, repeat=1),
+            record_shapes=options.record_shapes,
+            profile_memory=options.profile_memory,
+            with_stack=options.with_stack,
+            with_flops=options.with_flops,
+        ) as profiler:
+            return self.timed(lambda _: self.bare_step(), lambda _: profiler.step())
+
+    def torch_pass(self) -> float:
+        profiler = StepProfiler(self.config.profile, self.context, RankDir(self.folder), {}, keep_trace=False)
+        loop = self.loop(profiler)
+        profiler.start()
+        seconds = self.timed(loop.step, loop.advance)
+        profiler.stop()
+        return seconds
+
+    def loop(self, profiler: StepProfiler | None) -> Loop:
+        timer = StepTimer(self.context.device)
+        return Loop(
+            plan=["active"] * (1 + self.steps),
+            context=self.context,
+            trainer=self.trainer,
+            batches=self.batches,
+            timer=timer,
+            ranges=Ranges(timer, annotate=profiler is not None, nvtx=self.context.cuda),
+            profiler=profiler,
+            fault=self.fault,
+            progress=self.progress,
+            log_every=self.config.log_every,
+        )
+
+    def timed(self, step: Callable[[int], None], advance: Callable[[int], None]) -> float:
+        """Run a block; its time is from the start of step 1, device idle, to the end of the last on the device."""
+        began = seconds = 0.0
+        for index in range(1 + self.steps):
+            if index == 1:
+                self.context.synchronize()
+                began = time.perf_counter()
+            step(index)
+            if index == self.steps:
+                self.context.synchronize()
+                seconds = time.perf_counter() - began
+            advance(index)
+        return seconds
+
+
+def compare(name: str, bare: Callable[[], float], ours: Callable[[], float], blocks: int, steps: int) -> None:
+    """Run `blocks` pairs in alternating order and print the ratios ours / bare."""
+    ratios, times = [], []
+    bare(), ours()  # the first of each allocates
+    for block in range(blocks):
+        if block % 2:
+            second = ours()
+            first = bare()
+        else:
+            first = bare()
+            second = ours()
+        ratios.append(second / first)
+        times.append(first / steps)
+    low, median, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"{name:5} pass / bare: median {median:.4f}, quartiles {low:.4f} to {high:.4f}, goal <= {LIMITS[name]}; "
+        f"bare step {statistics.median(times) * 1e3:.3f} ms, {blocks} pairs of {steps} steps"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--model", default="gpt")
+    parser.add_argument("--size", default="tiny")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--steps", type=int, default=10, help="steps in a block")
+    parser.add_argument("--blocks", type=int, default=60, help="pairs of blocks")
+    parser.add_argument("--record-shapes", action="store_true")
+    options = parser.parse_args()
+    config = parse_config(
+        {
+            "ddp": {"enabled": False},
+            "device": options.device,
+            "model": {"name": options.model, "size": options.size},
+            "precision": {"name": options.precision},
+            "batch_size": options.batch_size,
+            "threads": options.threads,
+            "profile": {"wait": 0, "warmup": 1, "active": options.steps, "record_shapes": options.record_shapes},
+        }
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(config, Path(folder), options.steps)
+        name = torch.cuda.get_device_name() if bench.context.cuda else f"CPU, {torch.get_num_threads()} threads"
+        print(f"{options.model} {options.size}, batch {options.batch_size}, {options.precision}, {name}")
+        # In this order: once it was used, torch.profiler slows the process's later CUDA launches.
+        compare("plain", bench.bare, bench.plain_pass, options.blocks, options.steps)
+        compare("torch", bench.bare_profiler, bench.torch_pass, options.blocks, options.steps)
+
+
+if __name__ == "__main__":
+    main()

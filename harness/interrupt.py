@@ -1,0 +1,51 @@
+"""Lets a rank save what it has when it is told to end, also while it waits inside a collective.
+
+Python runs a signal's handler on the main thread only, which cannot happen while that waits in a collective for a
+rank that is gone. So the handler does nothing, and a thread learns of the signal from the wake-up descriptor.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def saving(save: Callable[[str], None]) -> Iterator[None]:
+    """On SIGTERM or SIGINT inside the block: call `save` with the signal's name in a thread, then end the process.
+
+    The exit status is 128 plus the signal's number, as a shell gives it. Nothing else is cleaned up: no collective,
+    no destructor that could wait for another rank.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def watch() -> None:
+        while number := os.read(reader, 1)[0]:
+            if number in SIGNALS:  # others, such as a loader worker's SIGCHLD, arrive here too
+                try:
+                    save(signal.Signals(number).name)
+                finally:
+                    os._exit(128 + number)
+
+    handlers = {number: signal.signal(number, _ignore) for number in SIGNALS}
+    descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    thread = threading.Thread(target=watch, name="rankscope-interrupt", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.write(writer, b"\0")
+        thread.join()
+        os.close(writer)
+        os.close(reader)
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Stand in for the default action, so that the signal reaches the descriptor and nothing else."""

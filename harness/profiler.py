@@ -1,0 +1,173 @@
+"""torch.profiler around the loop of the torch pass: windows that hold their own steps alone, and files for each.
+
+In: the schedule and options of `config.profile`. Out, in the rank's folder: a Chrome trace for each window, and of
+the first one `key_averages` and the stacks. `ProfilerStep#N` has the number of the row in steps.parquet.
+"""
+
+import json
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from isal import igzip
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from rankscope.conf.files import replacing, write_text
+from rankscope.conf.run_dir import RankDir
+from rankscope.conf.schema import ProfileConfig
+from rankscope.harness.process_group import RankContext
+
+log = logging.getLogger(__name__)
+
+
+class StepProfiler:
+    """Drives torch.profiler step by step and writes what each active window recorded."""
+
+    def __init__(
+        self,
+        config: ProfileConfig,
+        context: RankContext,
+        rank_dir: RankDir,
+        metadata: dict[str, Any],
+        *,
+        keep_trace: bool = True,
+    ) -> None:
+        self._config = config
+        self._context = context
+        self._rank_dir = rank_dir
+        self._keep_trace = keep_trace
+        self._cycle = config.wait + config.warmup + config.active
+        self._step = 0
+        self.traces: list[str] = []
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if context.cuda else [])]
+        self._profile = profile(
+            activities=activities,
+            schedule=schedule(wait=config.wait, warmup=config.warmup, active=config.active, repeat=config.repeat),
+            on_trace_ready=self._export,
+            record_shapes=config.record_shapes,
+            profile_memory=config.profile_memory,
+            with_stack=config.with_stack,
+            with_flops=config.with_flops,
+            # export_stacks writes an empty file without it
+            experimental_config=torch._C._profiler._ExperimentalConfig(verbose=True) if config.with_stack else None,
+        )
+        for key, value in metadata.items():
+            self._profile.preset_metadata_json(key, json.dumps(value))
+
+    def start(self) -> None:
+        """Start at step 0."""
+        if self.opens_after(-1):
+            self._meet()
+        self._profile.start()
+
+    def opens_after(self, step: int) -> bool:
+        """Whether the step after `step` is the first of a window."""
+        cycle, place = divmod(step + 1, self._cycle)
+        return place == self._config.wait + self._config.warmup and cycle < self._config.repeat
+
+    def closes_after(self, step: int) -> bool:
+        """Whether `step` is the last of a window."""
+        return (step + 1) % self._cycle == 0
+
+    def step(self) -> None:
+        """End a step. Where a window opens, the device is idle and all ranks are here; where it closes, it is idle.
+
+        Without this, kernels of the steps before are recorded in the window, and the window's last ones are not.
+        """
+        if self.opens_after(self._step):
+            self._meet()
+        elif self.closes_after(self._step):
+            self._context.synchronize()
+        with warnings.catch_warnings():
+            # Each window has a trace of its own: that a later one does not hold the earlier is wanted.
+            warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+            self._profile.step()
+        self._step += 1
+
+    def stop(self) -> None:
+        """Stop after the last step."""
+        self._profile.stop()
+
+    def abort(self) -> None:
+        """Stop after an error, and write what the open window recorded, if it can be; never raises."""
+        try:
+            self._profile.stop()
+        except Exception:  # a boundary: the error that stopped the loop is the one to report
+            log.exception("the trace of the broken window could not be written")
+
+    def _meet(self) -> None:
+        self._context.synchronize()
+        self._context.barrier()
+
+    def _export(self, profiler: profile) -> None:
+        if not self._keep_trace:
+            return
+        target = self._rank_dir.cycle_trace(len(self.traces))
+        plain = target.with_name(f".{target.stem}")
+        try:
+            profiler.export_chrome_trace(str(plain))
+            compress(plain, target)
+        finally:
+            plain.unlink(missing_ok=True)
+        self.traces.append(target.name)
+        if len(self.traces) == 1:
+            write_key_averages(profiler, self._rank_dir, cuda=self._context.cuda)
+            if self._config.with_stack:
+                metric = "self_cuda_time_total" if self._context.cuda else "self_cpu_time_total"
+                with replacing(self._rank_dir.stacks) as temporary:
+                    profiler.export_stacks(str(temporary), metric)
+
+
+def compress(source: Path, target: Path) -> None:
+    """Write `source` gzipped to `target`, whole or not at all."""
+    with replacing(target) as temporary, source.open("rb") as plain, igzip.open(temporary, "wb", 1) as packed:
+        while block := plain.read(1 << 20):
+            packed.write(block)
+
+
+def write_key_averages(profiler: profile, rank_dir: RankDir, *, cuda: bool) -> None:
+    """Write the window's operators, summed by name (and shapes, when recorded), the longest on the device first.
+
+    Times are in nanoseconds and sum over the window's steps; on a CPU the CPU's times order them.
+    """
+    averages = profiler.key_averages(group_by_input_shape=profiler.record_shapes)
+    rows = [
+        {
+            "name": item.key,
+            "count": item.count,
+            "self_cpu_ns": round(item.self_cpu_time_total * 1000),
+            "cpu_ns": round(item.cpu_time_total * 1000),
+            "self_device_ns": round(item.self_device_time_total * 1000) if cuda else None,
+            "device_ns": round(item.device_time_total * 1000) if cuda else None,
+            "self_cpu_memory_bytes": item.self_cpu_memory_usage if profiler.profile_memory else None,
+            "self_device_memory_bytes": item.self_device_memory_usage if profiler.profile_memory and cuda else None,
+            "flops": item.flops if profiler.with_flops and item.flops else None,
+            "input_shapes": str(item.input_shapes) if profiler.record_shapes else None,
+        }
+        for item in averages
+    ]
+    rows.sort(key=lambda row: row["self_device_ns" if cuda else "self_cpu_ns"], reverse=True)
+    with replacing(rank_dir.key_averages) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=KEY_AVERAGES), temporary, compression="zstd")
+    order = "self_device_time_total" if cuda else "self_cpu_time_total"
+    write_text(rank_dir.key_averages.with_suffix(".txt"), averages.table(sort_by=order, row_limit=100) + "\n")
+
+
+KEY_AVERAGES = pa.schema(
+    [
+        ("name", pa.string()),
+        ("count", pa.int64()),
+        ("self_cpu_ns", pa.int64()),
+        ("cpu_ns", pa.int64()),
+        ("self_device_ns", pa.int64()),
+        ("device_ns", pa.int64()),
+        ("self_cpu_memory_bytes", pa.int64()),
+        ("self_device_memory_bytes", pa.int64()),
+        ("flops", pa.int64()),
+        ("input_shapes", pa.string()),
+    ]
+)

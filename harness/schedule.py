@@ -1,0 +1,24 @@
+"""Which steps a pass runs and what each is for: config in, one phase for each step out."""
+
+from typing import Literal
+
+from rankscope.conf.schema import RunConfig
+
+Phase = Literal["warmup", "measured", "wait", "active"]
+
+
+def phases(config: RunConfig, pass_name: str) -> list[Phase]:
+    """Return the phase of each step: warmup and measured (plain), or wait, warmup and active (torch)."""
+    if pass_name == "plain":
+        return [*_repeat("warmup", config.warmup_steps), *_repeat("measured", config.steps)]
+    profile = config.profile
+    cycle = [
+        *_repeat("wait", profile.wait),
+        *_repeat("warmup", profile.warmup),
+        *_repeat("active", profile.active),
+    ]
+    return cycle * profile.repeat
+
+
+def _repeat(phase: Phase, count: int) -> list[Phase]:
+    return [phase] * count

@@ -1,0 +1,174 @@
+"""One rank from its configuration to its exit: in, the run folder and the pass; out, the files of this rank.
+
+Whatever stops the rank, the steps it recorded are kept and rank.json says what happened; the error goes on to
+torchrun.
+"""
+
+import hashlib
+import logging
+import os
+import platform
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.utils.data import default_collate
+
+from rankscope.conf.files import write_json
+from rankscope.conf.run_dir import RankDir, RunDir
+from rankscope.conf.schema import RunConfig, load_config
+from rankscope.harness import clock
+from rankscope.harness.data import make_batches
+from rankscope.harness.faults import Fault
+from rankscope.harness.interrupt import saving
+from rankscope.harness.loop import Loop
+from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
+from rankscope.harness.profiler import StepProfiler
+from rankscope.harness.progress import Progress, reporting
+from rankscope.harness.ranges import Ranges
+from rankscope.harness.schedule import Phase, phases
+from rankscope.harness.step_timer import StepTimer, write_steps
+from rankscope.harness.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+
+@record
+def main(arguments: list[str]) -> None:
+    """Run the rank that torchrun's environment names; `arguments` are the run folder and the pass."""
+    path, pass_name = arguments
+    run_dir = RunDir(Path(path))
+    rank_dir = run_dir.for_pass(pass_name).rank(int(os.environ.get("RANK", "0")))
+    rank_dir.path.mkdir(parents=True, exist_ok=True)
+    die_with_parent()
+    log_to(rank_dir)
+    worker = Worker(run_dir, pass_name, rank_dir)
+    with saving(worker.save):
+        try:
+            worker.run()
+        except BaseException as error:  # a boundary: every end of a rank is recorded, and goes on to torchrun
+            log.exception("rank %d failed", rank_dir.rank)
+            worker.save(one_line(error))
+            raise
+        worker.save()
+
+
+def log_to(rank_dir: RankDir) -> None:
+    """Log this rank's own lines into its folder."""
+    handler = logging.FileHandler(rank_dir.log)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("rankscope")
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+
+
+class Worker:
+    """One rank in one pass, and what is known of it so far."""
+
+    def __init__(self, run_dir: RunDir, pass_name: str, rank_dir: RankDir) -> None:
+        self._run_dir = run_dir
+        self._pass_name = pass_name
+        self._rank_dir = rank_dir
+        self._info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
+        self._timer: StepTimer | None = None
+        self._profiler: StepProfiler | None = None
+        self._saving = threading.Lock()
+        self._saved = False
+
+    def run(self) -> None:
+        """Do the whole work of the rank."""
+        config = load_config(self._run_dir.config)
+        plan = phases(config, self._pass_name)
+        with reporting(self._rank_dir, of=len(plan)) as progress:
+            context = join(config)
+            self._info |= describe(context, self._pass_name, self._run_dir)
+            log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
+            loop = self._prepare(config, plan, context, progress)
+            probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
+            loop.run()
+            progress.enter("export")
+            context.synchronize()
+            probes.append(clock.probe(context, "after").to_json())
+            loop.batches.close()
+            leave(context)
+            progress.enter("done")
+
+    def save(self, error: str | None = None) -> None:
+        """Write steps.parquet and rank.json with what there is; of two calls, from two threads, the first counts."""
+        with self._saving:
+            if not self._saved:
+                self._save(error)
+            self._saved = True
+
+    def _save(self, error: str | None) -> None:
+        rows = self._timer.rows() if self._timer else []
+        peaks = [row["memory_peak_bytes"] for row in rows if row["memory_peak_bytes"] is not None]
+        self._info |= {
+            "memory_peak_bytes": max(peaks, default=None),
+            "steps": len(rows),
+            "traces": self._profiler.traces if self._profiler else [],
+            "status": "ok" if error is None else "failed",
+            "error": error,
+        }
+        write_steps(rows, self._rank_dir.steps)
+        write_json(self._rank_dir.info, self._info)
+
+    def _prepare(self, config: RunConfig, plan: list[Phase], context: RankContext, progress: Progress) -> Loop:
+        """Build everything that the loop needs."""
+        fault = Fault(config, context)
+        trainer = Trainer(config, context)
+        model = trainer.model
+        self._info |= {"parameters": model.parameters, "flops_per_sample": model.flops_per_sample}
+        self._timer = StepTimer(context.device)
+        if self._pass_name == "torch":
+            keys = ("rank", "host", "boot_id", "config_hash")
+            metadata = {f"rankscope_{key}": self._info[key] for key in keys}
+            self._profiler = StepProfiler(
+                config.profile, context, self._rank_dir, metadata, keep_trace=not fault.drops_trace
+            )
+        return Loop(
+            plan=plan,
+            context=context,
+            trainer=trainer,
+            batches=make_batches(config, context, model.sample, fault.slow_collate(default_collate)),
+            timer=self._timer,
+            ranges=Ranges(self._timer, annotate=self._profiler is not None, nvtx=context.cuda),
+            profiler=self._profiler,
+            fault=fault,
+            progress=progress,
+            log_every=config.log_every,
+        )
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's type and the first line of what it says."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def describe(context: RankContext, pass_name: str, run_dir: RunDir) -> dict[str, Any]:
+    """Return who this rank is, as it stands in rank.json."""
+    properties: Any = torch.cuda.get_device_properties(context.device) if context.cuda else None
+    return {
+        "rank": context.rank,
+        "local_rank": context.local_rank,
+        "world_size": context.world_size,
+        "host": context.host,
+        "boot_id": context.boot_id,
+        "pid": os.getpid(),
+        "device": str(context.device),
+        "device_name": properties.name if properties else None,
+        "device_uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,  # as nvidia-smi writes it
+        "backend": context.backend,
+        "pass": pass_name,
+        "config_hash": hashlib.sha256(run_dir.config.read_bytes()).hexdigest(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if context.cuda else None,
+        "threads": torch.get_num_threads(),
+        "affinity": sorted(os.sched_getaffinity(0)),
+    }

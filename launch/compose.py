@@ -1,0 +1,89 @@
+"""Overrides as typed on the command line in, a validated `RunConfig` out; the only module that knows Hydra.
+
+Hydra's compose API serves better than `hydra.main`: every point of a sweep can be validated before the first starts,
+nothing touches the working folder or the logging, and errors come as exceptions, which become one line here.
+"""
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+import hydra
+import msgspec
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.object_type import ObjectType
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, OverrideParseException
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from rankscope.conf import ConfigError, RunConfig, parse_config
+
+_MODULE = "rankscope.conf"
+
+
+def compose(overrides: Sequence[str]) -> RunConfig:
+    """Compose and validate one point; raises `ConfigError`, whose message is one line that names the key."""
+    _register_schema()
+    try:
+        with hydra.initialize_config_module(_MODULE, job_name="rankscope", version_base="1.3"):
+            groups = _groups()
+            for override in OverridesParser.create().parse_overrides(list(overrides)):
+                _check(override, groups)
+            data = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
+    except OverrideParseException as error:
+        raise ConfigError(f"{error.override}: cannot be read; write key=value, in quotes if need be") from None
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_one_line(error)) from None
+    assert isinstance(data, dict)  # config.yaml is a mapping
+    return parse_config({str(key): value for key, value in data.items()})
+
+
+def option_groups() -> dict[str, list[str]]:
+    """The configuration groups and the options of each."""
+    _register_schema()
+    with hydra.initialize_config_module(_MODULE, job_name="rankscope", version_base="1.3"):
+        return _groups()
+
+
+def keys(section: Any = RunConfig, prefix: str = "") -> list[str]:
+    """Every key that can be set, dotted, sections included."""
+    found = []
+    for field in msgspec.structs.fields(section):
+        found.append(prefix + field.name)
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            found += keys(field.type, f"{prefix}{field.name}.")
+    return found
+
+
+def _register_schema() -> None:
+    ConfigStore.instance().store(name="schema", node=msgspec.to_builtins(RunConfig()))
+
+
+def _groups() -> dict[str, list[str]]:
+    loader = GlobalHydra.instance().config_loader()
+    names = [name for name in loader.list_groups("") if name != "hydra"]
+    return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
+
+
+def _check(override: Override, groups: dict[str, list[str]]) -> None:
+    """Refuse what Hydra would refuse with a page, or would let pass (`+key` adds any key)."""
+    key, value = override.key_or_group, override.value()
+    known = keys()
+    if key not in known and key not in groups:
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "`rankscope run --help` lists every key"
+        raise ConfigError(f"{key}: unknown key; {hint}")
+    if override.is_sweep_override():
+        raise ConfigError(f"{override.input_line}: several values; a run takes one (a list is written [a,b])")
+    if key in groups and isinstance(value, dict):
+        raise ConfigError(f"{key}: is a group; name an option ({', '.join(groups[key])}) or set {key}.<key>=...")
+    if key in groups and not override.is_delete() and str(value) not in groups[key]:
+        raise ConfigError(f"{key}={value}: no such option; allowed are {', '.join(groups[key])}")
+
+
+def _one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(line for line in lines if not line.startswith("object_type")) or type(error).__name__

@@ -1,0 +1,270 @@
+"""What failed first: a pass that ended in, one `Failure` with the first cause out.
+
+When one rank fails, the others fail too, because a collective lost its partner or because torchrun ends them. The
+first cause is the earliest failure that is not such a consequence. Sources: torchrun's own report (exit status of
+each rank, signals included), each rank's error.json, its rank.json, and for a rank that is stuck its stacks.
+"""
+
+import json
+import re
+import shutil
+import signal
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from rankscope.conf import PassDir, RankDir
+from rankscope.launch.progress import RankProgress
+from rankscope.launch.torchrun import Ended
+
+Kind = Literal[
+    "raise", "exit", "signal", "oom", "disk_full", "timeout", "stall", "missing_file", "interrupted", "launcher"
+]
+
+_REPORT = re.compile(
+    r"\[\d+\]:\s+time\s+: (?P<time>\S+)\s+host\s+: .*?\s+rank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)"
+    r"\s+exitcode\s+: (?P<code>-?\d+)"
+)
+_OOM = re.compile(r"OutOfMemoryError|out of memory|MemoryError|can't allocate memory|Cannot allocate memory", re.I)
+_DISK = re.compile(r"No space left on device|Errno 28\b|File too large|Errno 27\b|Disk quota exceeded")
+_LOST_PARTNER = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|Dist(Backend|Network|Store)Error|ncclRemoteError|ncclSystemError"
+    r"|timed out|timeout|Connection refused|ProcessGroup|TCPStore|gloo",
+    re.I,
+)
+_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGABRT)  # by torchrun, or by a lost partner
+_FULL_BYTES = 2**20
+_CUTS = {
+    "stall": ("stall_timeout_s", "no rank made progress"),
+    "timeout": ("timeout_s", "the pass did not end in time"),
+}
+_INNERMOST = 3
+_WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The first cause, as it stands in run.json; `rank` is None when it is no single rank's."""
+
+    pass_name: str | None = msgspec.field(name="pass", default=None)
+    rank: int | None = None
+    kind: Kind
+    message: str
+    traceback: str | None = None
+    log: str | None = None
+
+    def text(self) -> str:
+        """Return what a user reads: the cause, the end of the traceback, and where the rest is."""
+        where = [f"pass {self.pass_name}"] if self.pass_name else []
+        where += [f"rank {self.rank}"] if self.rank is not None else []
+        lines = [f"rankscope: {', '.join(where)}{': ' if where else ''}{self.message}"]
+        lines += [f"    {line}" for line in (self.traceback or "").rstrip().splitlines()[-8:]]
+        return "\n".join([*lines, f"  log: {self.log}"] if self.log else lines)
+
+
+class _Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank in torchrun's report, with what the rank itself wrote."""
+
+    time: str
+    rank: int
+    local_rank: int
+    code: int
+    error: str | None = None
+    traceback: str | None = None
+    written: float = 0.0  # when error.json was, Unix seconds
+
+    @property
+    def order(self) -> tuple[bool, str, bool, float, int]:
+        """Sorts the first cause to the front."""
+        if self.error is None:
+            consequence = self.code in _ENDED_BY_OTHERS
+        else:
+            consequence = _LOST_PARTNER.search(self.error) is not None
+        return consequence, self.time, self.error is not None, self.written, self.rank
+
+
+def failure_of(pass_dir: PassDir, ended: Ended, world_size: int, since: float) -> Failure | None:
+    """Return the first cause why the pass is not whole, or None; `since` is when it began (Unix seconds)."""
+    if ended.cut is not None:
+        return _stuck(pass_dir, ended, world_size)
+    if ended.returncode != 0:
+        return _first_exit(pass_dir, ended)
+    return missing_file(pass_dir, world_size, since)
+
+
+def missing_file(pass_dir: PassDir, world_size: int, since: float) -> Failure | None:
+    """Return the first file that a rank had to write in this pass and did not: absent, older than it, or empty."""
+    for rank in map(pass_dir.rank, range(world_size)):
+        needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.name == "torch" else [])
+        for path in needed:
+            fault = _fault(path, since)
+            if fault is not None:
+                message = f"wrote no usable {path.name}: {path} {fault}"
+                return Failure(
+                    pass_name=pass_dir.name, rank=rank.rank, kind="missing_file", message=message, log=_log_of(rank)
+                )
+    return None
+
+
+def _fault(path: Path, since: float) -> str | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return "does not exist"
+    if found.st_size == 0:
+        return "is empty"
+    return "is older than the pass" if found.st_mtime < since - 1.0 else None  # a file system's clock may be coarse
+
+
+def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
+    """Return the first cause by torchrun's report."""
+    said = _read(pass_dir.agent_log)
+    exits = [_with_error(pass_dir, match) for match in _REPORT.finditer(said)]
+    if not exits:
+        code = ended.returncode
+        how = f"was ended by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
+        last = said.strip().splitlines()[-8:]
+        full = _disk_full(pass_dir, said)
+        return Failure(
+            pass_name=pass_dir.name,
+            kind="disk_full" if full else "launcher",
+            message=f"no space left on device: {pass_dir.path}" if full else f"torchrun itself {how}",
+            traceback="\n".join(last) or None,
+            log=str(pass_dir.agent_log),
+        )
+    first = min(exits, key=lambda item: item.order)
+    rank = pass_dir.rank(first.rank)
+    stderr = _stream(pass_dir, first.local_rank)
+    kind, message = _judge(pass_dir, first, _rank_error(rank))
+    return Failure(
+        pass_name=pass_dir.name,
+        rank=first.rank,
+        kind=kind,
+        message=message,
+        traceback=first.traceback or (_crash(stderr) if first.code < 0 else None),
+        log=str(stderr) if stderr is not None else _log_of(rank),
+    )
+
+
+def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None) -> tuple[Kind, str]:
+    """Name the kind of failure and say it in one line."""
+    error = first.error or rank_error
+    if error is not None and not error.startswith("SystemExit"):
+        line = error.strip().splitlines()[0]
+        if _OOM.search(error):
+            return "oom", f"out of memory: {line}"
+        if _DISK.search(error):
+            return "disk_full", f"no space left on device: {line}"
+        return "raise", f"raised {line}"
+    if _disk_full(pass_dir, ""):
+        return "disk_full", f"no space left on device ({pass_dir.path} is full); exit status {first.code}"
+    if first.code < 0:
+        hint = (
+            "; if nobody sent it, the kernel ran out of memory (see dmesg)" if first.code == -signal.SIGKILL else ""
+        )
+        return "signal", f"was ended by {_signal_name(-first.code)}{hint}"
+    return "exit", f"ended itself with exit status {first.code}"
+
+
+def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
+    """Add to one entry of the report what the rank itself wrote into error.json."""
+    local_rank = int(match["local"])
+    exit_ = _Exit(time=match["time"], rank=int(match["rank"]), local_rank=local_rank, code=int(match["code"]))
+    for path in pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/error.json"):
+        try:
+            said: Any = json.loads(path.read_text())["message"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(said, str):
+            said = {"message": said}
+        trace = said.get("extraInfo", {}).get("py_callstack")
+        return msgspec.structs.replace(
+            exit_, error=str(said.get("message")), traceback=trace, written=path.stat().st_mtime
+        )
+    return exit_
+
+
+def _stuck(pass_dir: PassDir, ended: Ended, world_size: int) -> Failure:
+    """Name the rank that the others wait for: one that never started, else the furthest behind that does not wait."""
+    assert ended.cut is not None  # the caller has seen to it
+    key, what = _CUTS[ended.cut]
+    ranks = ended.progress
+    absent = [rank for rank in range(world_size) if rank not in ranks]
+    behind = min((progress.place for progress in ranks.values()), default=None)
+    last = absent or [rank for rank, progress in ranks.items() if progress.place == behind]
+    stacks = {rank: main_stack(_read(pass_dir.rank(rank).stack)) for rank in last}
+    suspects = [rank for rank in last if stacks[rank] and not _waits(stacks[rank])] or last
+    names = ", ".join(f"rank {rank} {_where(ranks.get(rank), stacks[rank])}" for rank in suspects)
+    stack = pass_dir.rank(suspects[0]).stack
+    return Failure(
+        pass_name=pass_dir.name,
+        rank=suspects[0] if len(suspects) == 1 else None,
+        kind=ended.cut,
+        message=f"{what} (launch.{key}={ended.limit_s:g}); furthest behind: {names}",
+        traceback="\n".join(reversed(stacks[suspects[0]])) or None,
+        log=str(pass_dir.agent_log if absent else stack),
+    )
+
+
+def _waits(stack: list[str]) -> bool:
+    """Whether a rank waits for others: in a collective, in a backward pass that ends in one, or for the device."""
+    return _WAITS.search("\n".join(stack[:_INNERMOST])) is not None
+
+
+def main_stack(text: str) -> list[str]:
+    """Return the frames of the main thread, innermost first, from what faulthandler wrote."""
+    threads = [
+        block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()
+    ]
+    main = [frames for frames in threads if any("<frozen runpy>" in frame or "runpy.py" in frame for frame in frames)]
+    frames = (main or threads or [[]])[-1]
+    return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]
+
+
+def _where(progress: RankProgress | None, stack: list[str]) -> str:
+    if progress is None:
+        return "did not start"
+    frame = f" at {stack[0]}" if stack else ""
+    return f"in {progress.phase}, step {progress.step} of {progress.of}{frame}"
+
+
+def _rank_error(rank: RankDir) -> str | None:
+    try:
+        error = json.loads(rank.info.read_text()).get("error")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return error if isinstance(error, str) else None
+
+
+def _disk_full(pass_dir: PassDir, said: str) -> bool:
+    """Whether the disk is full: then a rank can often not even say so."""
+    return _DISK.search(said) is not None or shutil.disk_usage(pass_dir.path).free < _FULL_BYTES
+
+
+def _stream(pass_dir: PassDir, local_rank: int) -> Path | None:
+    return next(pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/stderr.log"), None)
+
+
+def _log_of(rank: RankDir) -> str | None:
+    return str(rank.log) if rank.log.exists() else None
+
+
+def _crash(stderr: Path | None) -> str | None:
+    """Return what Python's fault handler wrote when the rank crashed in C code, or None."""
+    said = _read(stderr) if stderr is not None else ""
+    start = said.find("Fatal Python error")
+    return said[start:].strip() if start >= 0 else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,89 @@
+"""What the ranks say about themselves while a pass runs, and how it is shown: a bar, or lines without a terminal."""
+
+import json
+from pathlib import Path
+from typing import Self
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from rankscope.conf import PassDir
+
+PHASES = ("setup", "warmup", "measure", "export", "done")
+
+
+class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's progress.json: `step` of `of` in `phase`, its process, and when it was written (Unix seconds)."""
+
+    phase: str
+    step: int = 0
+    of: int = 0
+    pid: int = 0
+    time: float = 0.0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How far the rank is, to compare with others."""
+        return PHASES.index(self.phase) if self.phase in PHASES else -1, self.step
+
+
+def read_progress(pass_dir: PassDir) -> dict[int, RankProgress]:
+    """Read what each rank last said; a rank without a readable file is left out."""
+    found = {rank.rank: _read(rank.progress) for rank in pass_dir.ranks()}
+    return {rank: progress for rank, progress in found.items() if progress is not None}
+
+
+def _read(path: Path) -> RankProgress | None:
+    try:
+        return msgspec.convert(json.loads(path.read_text()), RankProgress, strict=False)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return None
+
+
+class Display:
+    """Shows the slowest rank's progress on stderr.
+
+    The bar is drawn by `update` alone: a drawing thread of its own would make the start of processes unsafe.
+    """
+
+    def __init__(self, name: str, world_size: int) -> None:
+        self._name, self._world_size = name, world_size
+        self._console = Console(stderr=True)
+        self._said: str | None = None
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=self._console, auto_refresh=False)
+        self._task = self._bar.add_task(f"{name}: starting {world_size} ranks", total=None)
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._bar.start()
+        else:
+            self.say(f"{self._name}: starting {self._world_size} ranks")
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._console.is_terminal:
+            self._bar.stop()
+
+    def update(self, ranks: dict[int, RankProgress]) -> None:
+        """Show the state of the rank that is furthest behind."""
+        if len(ranks) < self._world_size:
+            slowest = None
+        else:
+            slowest = min(ranks.values(), key=lambda rank: rank.place)
+        if self._console.is_terminal:
+            if slowest is not None:
+                total = slowest.of or None
+                self._bar.update(
+                    self._task, description=f"{self._name}: {slowest.phase}", completed=slowest.step, total=total
+                )
+            self._bar.refresh()
+        elif slowest is not None:
+            self.say(f"{self._name}: {slowest.phase}")
+
+    def say(self, text: str) -> None:
+        """Print a line, once."""
+        if text != self._said:
+            self._console.print(text, highlight=False)
+            self._said = text

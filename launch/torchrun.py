@@ -1,0 +1,123 @@
+"""One pass as one torchrun: its command, and watching it until all ranks have ended, by themselves or ended by us."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from rankscope.conf import PassDir, RunConfig, RunDir
+from rankscope.launch import processes
+from rankscope.launch.environment import usable_cores
+from rankscope.launch.progress import Display, RankProgress, read_progress
+
+_STACK_WAIT_S = 3.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a pass ended: torchrun's exit status, which limit cut it, if one did, and the ranks' last progress."""
+
+    returncode: int
+    cut: Literal["timeout", "stall"] | None
+    limit_s: float | None
+    progress: dict[int, RankProgress]
+
+
+def torchrun_command(config: RunConfig, run_dir: RunDir, name: str) -> list[str]:
+    """Return the command of one pass. Port 0 lets the system choose a free one; the id is the same on all nodes."""
+    return [
+        sys.executable,
+        *("-m", "torch.distributed.run"),
+        f"--nnodes={config.launch.nnodes}",
+        f"--nproc-per-node={config.world_size // config.launch.nnodes}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={config.launch.rdzv_endpoint}",
+        f"--rdzv-id={run_dir.path.name}-{name}",
+        "--max-restarts=0",
+        f"--log-dir={run_dir.for_pass(name).torchrun}",
+        "--redirects=3",
+        *("-m", "rankscope.harness", str(run_dir.path), name),
+    ]
+
+
+def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of torchrun and its ranks.
+
+    Without OMP_NUM_THREADS torchrun warns and sets it to 1. A C-level crash of a rank leaves its Python stack.
+    """
+    ranks = config.world_size // config.launch.nnodes
+    threads = str(config.threads or max(1, usable_cores() // ranks))
+    if config.threads == 0:
+        threads = base.get("OMP_NUM_THREADS", threads)
+    added = {"OMP_NUM_THREADS": threads, "PYTHONFAULTHANDLER": "1", processes.MARK: processes.mark(run_dir.path)}
+    return {key: value for key, value in base.items() if key != "TORCHELASTIC_ERROR_FILE"} | added
+
+
+def run_pass(config: RunConfig, run_dir: RunDir, name: str, stop: processes.Stop) -> Ended:
+    """Run one pass to its end. However this returns or raises, no process of the run is left.
+
+    Raises `Interrupted` when a signal came, `OSError` when torchrun cannot be started or its log not be written.
+    """
+    pass_dir = run_dir.for_pass(name)
+    pass_dir.torchrun.mkdir(parents=True)
+    for rank in range(config.world_size):
+        pass_dir.rank(rank).path.mkdir(parents=True)
+    command, environment = torchrun_command(config, run_dir, name), rank_environment(config, run_dir, os.environ)
+    with pass_dir.agent_log.open("wb") as log:
+        agent = processes.start(command, environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        cut = _watch(agent, config, pass_dir, stop)
+        if cut is not None:
+            _ask_for_stacks(run_dir, pass_dir)
+    finally:
+        processes.end(agent, run_dir.path, config.launch.grace_s)
+    limits = {"timeout": config.launch.timeout_s, "stall": config.launch.stall_timeout_s}
+    limit_s = limits[cut] if cut is not None else None
+    return Ended(returncode=agent.returncode, cut=cut, limit_s=limit_s, progress=read_progress(pass_dir))
+
+
+def _watch(
+    agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop
+) -> Literal["timeout", "stall"] | None:
+    """Show progress until torchrun ends (None) or a limit is passed (which one)."""
+    begun = moved = time.monotonic()
+    places: dict[int, tuple[int, int]] = {}
+    with Display(pass_dir.name, config.world_size) as display:
+        while agent.poll() is None:
+            if stop.signum is not None:
+                display.say(f"{pass_dir.name}: stopping the ranks, at most {config.launch.grace_s:g} s")
+            stop.check()
+            ranks = read_progress(pass_dir)
+            display.update(ranks)
+            now = time.monotonic()
+            if (current := {rank: progress.place for rank, progress in ranks.items()}) != places:
+                places, moved = current, now
+            if now - begun > config.launch.timeout_s:
+                return "timeout"
+            if now - moved > config.launch.stall_timeout_s:
+                return "stall"
+            time.sleep(processes.POLL_S)
+    stop.check()
+    return None
+
+
+def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:
+    """Have each rank write its threads' stacks, and give it a moment to do so."""
+    value, waiting = processes.mark(run_dir.path), []
+    for rank, progress in read_progress(pass_dir).items():
+        try:
+            process = psutil.Process(progress.pid)
+            if processes.is_of_run(process, value):
+                process.send_signal(signal.SIGUSR1)
+                waiting.append(pass_dir.rank(rank).stack)
+        except psutil.Error:
+            continue
+    deadline = time.monotonic() + _STACK_WAIT_S
+    while time.monotonic() < deadline and not all(path.exists() and path.stat().st_size for path in waiting):
+        time.sleep(processes.POLL_S)

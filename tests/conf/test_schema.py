@@ -1,0 +1,83 @@
+"""The configuration: what is refused and in which words, and that what is written is read back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankscope.conf import ConfigError, RunConfig, load_config, parse_config, save_config
+
+# data, then what the one line must hold: the key with its value, and what is allowed
+REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    ({"world_size": 0}, ("world_size=0", ">= 1")),
+    ({"world_size": "two"}, ("world_size='two'", "int")),
+    ({"steps": 2.5}, ("steps=2.5", "int")),
+    ({"batchsize": 8}, ("batchsize", "unknown key", "batch_size")),
+    ({"model": {"nam": "gpt"}}, ("model.nam", "unknown key", "name")),
+    ({"model": {"name": "bert"}}, ("model.name='bert'", "gpt, resnet, mlp")),
+    ({"compile": "fast"}, ("compile='fast'", "off, default, reduce-overhead, max-autotune")),
+    ({"passes": ["plain", "nsight"]}, ("passes", "nsight", "plain, torch")),
+    ({"passes": []}, ("passes=[]", "at least one")),
+    ({"passes": ["torch", "torch"]}, ("passes", "once")),
+    ({"batch_size": 4, "global_batch_size": 8}, ("batch_size=4", "global_batch_size=8", "exactly one")),
+    ({"batch_size": None}, ("batch_size=None", "global_batch_size=None", "exactly one")),
+    (
+        {"batch_size": None, "global_batch_size": 10, "world_size": 2, "gradient_accumulation": 2},
+        ("global_batch_size=10", "multiple", "4"),
+    ),
+    ({"world_size": 2, "ddp": {"enabled": False}}, ("ddp.enabled=false", "world_size=2", "world_size=1")),
+    ({"world_size": 3, "launch": {"nnodes": 2}}, ("world_size=3", "launch.nnodes=2")),
+    ({"backend": "nccl", "device": "cpu"}, ("backend=nccl", "device=cpu", "gloo")),
+    ({"precision": {"name": "fp16"}, "device": "cpu"}, ("precision=fp16", "device=cpu", "bf16")),
+    ({"world_size": 2, "scenario": {"fault": "raise", "rank": 2}}, ("scenario.rank=2", "0 to 1")),
+    ({"name": "a/b"}, ("name='a/b'", "folder name")),
+    ({"data": {"name": "images"}}, ("data=images", "gpt", "tokens")),
+    ({"model": {"channels_last": True}}, ("model.channels_last=true", "resnet")),
+    ({"data": {"persistent_workers": True}}, ("data.persistent_workers=true", "num_workers=0")),
+    ({"world_size": 4, "batch_size": 8, "data": {"samples": 31}}, ("data.samples=31", "all ranks", "32")),
+    ({"profile": {"active": 0}}, ("profile.active=0", ">= 1")),
+    ({"profile": {"wait": -1}}, ("profile.wait=-1", ">= 0")),
+    ({"optimizer": {"lr": 0}}, ("optimizer.lr=0", "> 0")),
+]
+
+
+@pytest.mark.parametrize(("data", "parts"), REFUSED, ids=lambda value: str(value)[:60])
+def test_refusal_names_key_value_and_what_is_allowed(data: dict[str, Any], parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_config(data)
+    message = str(refused.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def test_an_empty_config_is_the_defaults() -> None:
+    assert parse_config({}) == RunConfig()
+
+
+def test_a_config_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    config = parse_config(
+        {"world_size": 4, "batch_size": None, "global_batch_size": 16, "compile": "off", "model": {"size": "small"}}
+    )
+    save_config(config, tmp_path / "config.yaml")
+    assert load_config(tmp_path / "config.yaml") == config
+
+
+@pytest.mark.parametrize("text", ["", "- 1\n", "a: [", "3"])
+def test_a_broken_config_file_is_named(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.yaml"):
+        load_config(path)
+
+
+def test_batch_sizes() -> None:
+    per_rank = parse_config({"world_size": 4, "batch_size": 8, "gradient_accumulation": 2})
+    whole = parse_config({"world_size": 4, "batch_size": None, "global_batch_size": 64, "gradient_accumulation": 2})
+    assert per_rank.samples_per_step == whole.samples_per_step == 64
+    assert per_rank.rank_batch_size == whole.rank_batch_size == 8
+
+
+def test_the_profiled_pass_lasts_as_long_as_its_schedule() -> None:
+    config = parse_config({"steps": 1, "profile": {"wait": 3, "warmup": 2, "active": 5, "repeat": 2}})
+    assert config.profile.steps == 20
