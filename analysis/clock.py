@@ -149,9 +149,9 @@ def _drifts(end: Column, call: Column, unit: Column, units: int, reference: int)
     slopes = {}
     for number in range(units):
         rows = np.flatnonzero(unit == number)
-        slope = _slope((instant[rows] - instant[0]).astype(float), (end - instant)[rows].astype(float))
-        if slope is not None:
-            slopes[number] = slope
+        found = _slope((instant[rows] - instant[0]).astype(float), (end - instant)[rows].astype(float))
+        if found is not None:
+            slopes[number] = found
     if reference not in slopes:
         return {}
     drifts = {}

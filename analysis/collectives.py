@@ -266,4 +266,4 @@ def _whole_calls(records: Table, call: Column) -> Column:
     same = np.ones(count, bool)
     np.logical_and.at(same, call[ok], records["kind"][ok] == kinds[call[ok]])
     whole = (seen == expected) & same
-    return ok & whole[np.maximum(call, 0)]
+    return np.asarray(ok & whole[np.maximum(call, 0)])

@@ -25,11 +25,11 @@ def nanoseconds(values: list[Any]) -> Column:
     except ValueError:
         column = np.array(values, object)
     if column.dtype == np.int64:
-        return column * 1000
+        return np.asarray(column * 1000)
     if column.dtype == np.float64 and np.isfinite(column).all():
         if not len(column) or np.abs(column).max() < EXACT_BELOW:
             whole = np.floor(column)
-            return whole.astype(np.int64) * 1000 + np.rint((column - whole) * 1000).astype(np.int64)
+            return np.asarray(whole.astype(np.int64) * 1000 + np.rint((column - whole) * 1000).astype(np.int64))
     return np.array([_exact(value) for value in values], np.int64)
 
 

@@ -60,7 +60,8 @@ def covers(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.bool_]:
     if not a.shape[1]:
         return np.zeros(len(points), bool)
     index = np.searchsorted(a[0], points, "right") - 1
-    return (index >= 0) & (points < a[1][index])
+    inside: NDArray[np.bool_] = (index >= 0) & (points < a[1][index])
+    return inside
 
 
 def length(a: Intervals) -> int:

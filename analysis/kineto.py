@@ -150,7 +150,9 @@ class _Builder:
         return RankTrace(
             files=[label],
             rank=_known_int(info.get("rank")),
-            **tables,
+            device=tables["device"],
+            launches=tables["launches"],
+            host=tables["host"],
             world_size=_known_int(info.get("world_size")),
             backend=info.get("backend") if isinstance(info.get("backend"), str) else None,
             groups=_groups(info),

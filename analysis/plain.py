@@ -70,8 +70,9 @@ def throughput(plain: PassSteps, config: RunConfig) -> dict[str, Any] | None:
     first = next(iter(plain.info.values()))
     peak = dense_peak_flops(first.get("device_name"), config.precision.name)
     flops = first.get("flops_per_sample")
-    known = peak is not None and isinstance(flops, int | float)
-    mfu = samples_per_s * flops / (config.world_size * peak) if known else None
+    mfu = None
+    if peak is not None and isinstance(flops, int | float):
+        mfu = samples_per_s * flops / (config.world_size * peak)
     return {
         "step_ms_p50": round(step_ns * 1e-6, 4),
         "samples_per_s": round(samples_per_s, 3),

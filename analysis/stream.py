@@ -42,7 +42,7 @@ class Stream:
                 decoder = isal_zlib.decompressobj(wbits=31)
             try:
                 out = decoder.decompress(data, self.window)
-            except isal_zlib.error:
+            except isal_zlib.error:  # type: ignore[misc]  # an alias of zlib.error that the stubs lose
                 self.fault = "gzip_corrupt"
                 return
             pending = decoder.unconsumed_tail or decoder.unused_data

@@ -273,7 +273,7 @@ def _null_reasons(analysis: Analysis) -> list[Notice]:
 
 
 def _known(values: Column) -> Column:
-    return values[values != UNKNOWN]
+    return np.asarray(values[values != UNKNOWN])
 
 
 def _sum(values: Column) -> float | None:

@@ -89,7 +89,7 @@ class Table:
         series: dict[str, Any] = {}
         for name, column in self.columns.items():
             if name in self.words:
-                series[name] = pd.Categorical.from_codes(column.astype(np.int32), self.words[name])
+                series[name] = pd.Categorical.from_codes(column.astype(np.int32), pd.Index(self.words[name], dtype=str))
             elif column.dtype == np.int64 and (column == UNKNOWN).any():
                 series[name] = pd.arrays.IntegerArray(column, column == UNKNOWN)
             else:

@@ -208,9 +208,7 @@ def _disk(runs_dir: Path) -> Check:
     free = shutil.disk_usage(_existing(runs_dir)).free / 2**30
     enough = free >= 1
     fix = None if enough else "make room, or give runs_dir=... on another disk"
-    return Check(
-        name="disk", state="works" if enough else "fails", detail=f"{free:.1f} GiB free", fix=fix, needed=True
-    )
+    return Check(name="disk", state="works" if enough else "fails", detail=f"{free:.1f} GiB free", fix=fix, needed=True)
 
 
 def _shared_memory() -> Check:

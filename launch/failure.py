@@ -159,9 +159,7 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None) -> tuple[Kin
     if _disk_full(pass_dir, ""):
         return "disk_full", f"no space left on device ({pass_dir.path} is full); exit status {first.code}"
     if first.code < 0:
-        hint = (
-            "; if nobody sent it, the kernel ran out of memory (see dmesg)" if first.code == -signal.SIGKILL else ""
-        )
+        hint = "; if nobody sent it, the kernel ran out of memory (see dmesg)" if first.code == -signal.SIGKILL else ""
         return "signal", f"was ended by {_signal_name(-first.code)}{hint}"
     return "exit", f"ended itself with exit status {first.code}"
 
@@ -213,9 +211,7 @@ def _waits(stack: list[str]) -> bool:
 
 def main_stack(text: str) -> list[str]:
     """Return the frames of the main thread, innermost first, from what faulthandler wrote."""
-    threads = [
-        block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()
-    ]
+    threads = [block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()]
     main = [frames for frames in threads if any("<frozen runpy>" in frame or "runpy.py" in frame for frame in frames)]
     frames = (main or threads or [[]])[-1]
     return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]

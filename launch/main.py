@@ -69,9 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + interrupted.signum
 
 
-def record(
-    config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop
-) -> tuple[RunDir, Failure | None]:
+def record(config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop) -> tuple[RunDir, Failure | None]:
     """Claim a run folder and record every pass into it; returns the folder and the first cause if one failed.
 
     The folder's status is written in every case. Raises `Interrupted` after no process of the run is left.

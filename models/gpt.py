@@ -61,9 +61,7 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Token ids (batch, time) to logits (batch, time, vocabulary)."""
 
-    def __init__(
-        self, layers: int, width: int, heads: int, context: int, vocabulary: int, *, recompute: bool
-    ) -> None:
+    def __init__(self, layers: int, width: int, heads: int, context: int, vocabulary: int, *, recompute: bool) -> None:
         super().__init__()
         self.recompute = recompute
         self.tokens = nn.Embedding(vocabulary, width)

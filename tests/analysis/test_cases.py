@@ -1,6 +1,7 @@
 """The validation cases of tests/data/cases: small odd inputs with exact answers, by the rules of DEFINITIONS.md."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +83,7 @@ def _of_rank(analysis: Analysis, summary: dict[str, Any], rank: int, name: str) 
     total = next(item for item in summary["totals"] if item["rank"] == rank)
     kernels = data.kernels
     duration = kernels["end"] - kernels["start"]
-    derived = {
+    derived: dict[str, Callable[[], Any]] = {
         "cpu_compute_us": lambda: total["compute_us"],
         "comm_sum_us": lambda: duration[kernels["role"] == COMMUNICATION].sum() / US,
         "compute_sum_us": lambda: duration[kernels["role"] == COMPUTE].sum() / US,

@@ -10,6 +10,7 @@ import pytest
 
 from rankscope.analysis import Analysis, kineto, load, summarise
 from rankscope.analysis.pipeline import Options, analyse_traces
+from rankscope.analysis.table import Table
 from rankscope.analysis.trace import RankTrace
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
@@ -119,7 +120,7 @@ def _shifted(trace: RankTrace, origin: int, offset_ns: int, drift: float) -> Ran
     if trace.rank not in (2, 3):
         return trace
 
-    def move(table):  # type: ignore[no-untyped-def]
+    def move(table: Table) -> Table:
         start = table["start"]
         return table.with_columns(start=start + offset_ns + np.rint((start - origin) * drift).astype(np.int64))
 

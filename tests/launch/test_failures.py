@@ -70,9 +70,7 @@ def test_first_cause_is_named_and_records_are_kept(
     assert ("--allow-partial" in out) == (status == 3)
     assert Path(failure["log"]).exists()
     if case.records:
-        rows = [
-            pq.read_metadata(path).num_rows for path in sorted(run_dir.glob("passes/torch/ranks/*/steps.parquet"))
-        ]
+        rows = [pq.read_metadata(path).num_rows for path in sorted(run_dir.glob("passes/torch/ranks/*/steps.parquet"))]
         assert len(rows) == 2
         assert min(rows) >= 3
     assert of_run(run_dir) == []

@@ -136,9 +136,7 @@ def file_of(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-@pytest.mark.parametrize(
-    ("fault", "part"), [("absent", "does not exist"), ("empty", "is empty"), ("old", "is older")]
-)
+@pytest.mark.parametrize(("fault", "part"), [("absent", "does not exist"), ("empty", "is empty"), ("old", "is older")])
 @pytest.mark.parametrize("name", ["rank.json", "steps.parquet", "trace.json.gz"])
 def test_a_rank_file_that_is_not_there_is_named(name: str, fault: str, part: str, tmp_path: Path) -> None:
     pass_dir, begun = PassDir(tmp_path / "torch"), 1_000_000.0

@@ -52,9 +52,7 @@ def test_interrupted(case: Case, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     in_analysis = case.moment == "analysis"
     overrides = ("passes=[plain]",) if in_analysis else ENDLESS
-    launcher = start_launcher(
-        *overrides, f"run_dir={run_dir}", analysis=ENDLESS_ANALYSIS if in_analysis else ANALYSIS
-    )
+    launcher = start_launcher(*overrides, f"run_dir={run_dir}", analysis=ENDLESS_ANALYSIS if in_analysis else ANALYSIS)
     wait_for(lambda: MOMENTS[case.moment](run_dir), case.moment)
     send = os.killpg if case.group else os.kill
     for _ in range(2 if case.twice else 1):
