@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import GradBucket
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from rankscope.conf import ConfigError, RunConfig, parse_config
 from rankscope.harness import disk
@@ -46,7 +46,7 @@ def context_of(rank: int = 0, world_size: int = 1) -> RankContext:
 @pytest.fixture
 def group() -> Iterator[None]:
     """A process group of this process alone."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     yield
     dist.destroy_process_group()
 
