@@ -4,6 +4,7 @@ Host times come from the host's clocks. Device times come from CUDA events, reco
 when the device has passed them: the loop never synchronises. On a CPU the host times stand for the device times.
 """
 
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -42,13 +43,41 @@ SCHEMA = pa.schema(
 class _Step:
     """What is known of one step; the device's part is filled in when its events are complete."""
 
-    row: dict[str, Any]
+    step: int
+    phase: str
+    start_ns: int
     began_ns: int  # monotonic
-    first: torch.cuda.Event | None = None
+    first: torch.cuda.Event | None
     last: torch.cuda.Event | None = None  # the first of the next step, or its own when the loop pauses
-    own_last: bool = False
+    owns_last: bool = False
+    ranges_ns: dict[str, int] = field(default_factory=dict)
     spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
-    loss: Tensor | None = None  # on the host; valid once `last` is complete
+    host_ns: int | None = None
+    device_ns: int | None = None
+    first_of_epoch: bool = False
+    loss_on_host: Tensor | None = None  # valid once `last` is complete
+    loss: float | None = None
+    memory: tuple[int, int, int] | tuple[None, None, None] = (None, None, None)
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of steps.parquet."""
+        data_wait_ns = self.ranges_ns.get("data_wait", 0)
+        allocated, reserved, peak = self.memory
+        return {
+            "step": self.step,
+            "phase": self.phase,
+            "start_ns": self.start_ns,
+            "host_ns": self.host_ns,
+            "device_ns": self.device_ns,
+            "data_wait_ns": data_wait_ns,
+            **{f"{name}_ns": self.ranges_ns.get(name) for name in DEVICE_RANGES},
+            "launch_ns": None if self.host_ns is None else self.host_ns - data_wait_ns,
+            "first_of_epoch": self.first_of_epoch,
+            "loss": self.loss,
+            "memory_allocated_bytes": allocated,
+            "memory_reserved_bytes": reserved,
+            "memory_peak_bytes": peak,
+        }
 
 
 class StepTimer:
@@ -57,28 +86,28 @@ class StepTimer:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._cuda = device.type == "cuda"
-        self._done: list[dict[str, Any]] = []
+        self._done: list[_Step] = []
         self._pending: deque[_Step] = deque()  # closed on the host, the device not yet there
         self._current: _Step | None = None
         self._pool: list[torch.cuda.Event] = []
+        self._draining = threading.Lock()  # `rows` may be asked for by the thread that saves on a signal
         self._range_ns = 0
         self._range_event: torch.cuda.Event | None = None
 
     def begin(self, step: int, phase: str) -> None:
         """Start a step; the one before, if still open, ends here."""
-        event = self._record()
+        event = self._record() if self._cuda else None
         now = time.perf_counter_ns()
-        self._close(now, event, own=False)
-        row: dict[str, Any] = dict.fromkeys(SCHEMA.names)
-        row |= {"step": step, "phase": phase, "start_ns": time.time_ns(), "data_wait_ns": 0, "first_of_epoch": False}
-        if not self._cuda:
-            row |= {f"{name}_ns": 0 for name in DEVICE_RANGES}
-        self._current = _Step(row=row, began_ns=now, first=event)
+        if self._current is not None:
+            self._close(self._current, now, event, owns_last=False)
+        self._current = _Step(step, phase, time.time_ns(), now, event)
 
     def enter(self, name: str) -> None:
         """Open the range `name`; ranges do not nest."""
-        self._range_event = self._record() if name != "data_wait" else None
-        self._range_ns = time.perf_counter_ns()
+        if self._cuda and name != "data_wait":
+            self._range_event = self._record()
+        else:
+            self._range_ns = time.perf_counter_ns()
 
     def exit(self, name: str) -> None:
         """Close the range `name` and add its time to the step."""
@@ -86,16 +115,15 @@ class StepTimer:
         if step is None:
             return
         if self._range_event is not None:
-            end = self._record()
-            assert end is not None  # there is a CUDA device
-            step.spans.append((name, self._range_event, end))
+            step.spans.append((name, self._range_event, self._record()))
+            self._range_event = None
         else:
-            step.row[f"{name}_ns"] += time.perf_counter_ns() - self._range_ns
+            step.ranges_ns[name] = step.ranges_ns.get(name, 0) + time.perf_counter_ns() - self._range_ns
 
     def mark_first_of_epoch(self) -> None:
         """Say that the loader was started anew in this step."""
         if self._current is not None:
-            self._current.row["first_of_epoch"] = True
+            self._current.first_of_epoch = True
 
     def read_loss(self, loss: Tensor) -> None:
         """Copy the loss to the host behind the work that makes it, and read it when the device is past it."""
@@ -105,73 +133,64 @@ class StepTimer:
             host = torch.empty((), dtype=torch.float32, pin_memory=True)
             host.copy_(loss.detach(), non_blocking=True)
         else:
-            host = loss.detach().float().clone()
-        self._current.loss = host
+            host = loss.detach().float()
+        self._current.loss_on_host = host
 
     def end(self) -> None:
         """Take what is known at the step's end, and what the device has finished of earlier ones."""
-        step = self._current
-        if step is None:
-            return
-        if self._cuda:
+        if self._cuda and self._current is not None:
             # One call for all three: the single getters each build the whole table again.
             memory = torch.cuda.memory_stats_as_nested_dict(self._device)
-            allocated = memory["allocated_bytes"]["all"]
-            step.row["memory_allocated_bytes"] = allocated["current"]
-            step.row["memory_peak_bytes"] = allocated["peak"]
-            step.row["memory_reserved_bytes"] = memory["reserved_bytes"]["all"]["current"]
+            allocated, reserved = memory["allocated_bytes"]["all"], memory["reserved_bytes"]["all"]
+            self._current.memory = (allocated["current"], reserved["current"], allocated["peak"])
             torch.cuda.reset_peak_memory_stats(self._device)
         self._drain()
 
     def close(self) -> None:
         """End the open step here and not at the next one's start, because something else comes in between."""
         if self._current is not None:
-            event = self._record()
-            self._close(time.perf_counter_ns(), event, own=True)
+            event = self._record() if self._cuda else None
+            self._close(self._current, time.perf_counter_ns(), event, owns_last=True)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows so far; what the device has not finished, or an open step has not reached, is null."""
         self._drain()
-        waiting = [step.row for step in self._pending]
-        unfinished = [self._current.row] if self._current is not None else []
-        return [*self._done, *waiting, *unfinished]
+        steps = [*self._done, *self._pending]
+        if self._current is not None:
+            steps.append(self._current)
+        return [step.row() for step in steps]
 
-    def _close(self, now: int, event: torch.cuda.Event | None, *, own: bool) -> None:
-        step = self._current
-        if step is None:
-            return
-        step.row["host_ns"] = now - step.began_ns
-        step.row["launch_ns"] = step.row["host_ns"] - step.row["data_wait_ns"]
-        step.last, step.own_last = event, own
+    def _close(self, step: _Step, now: int, event: torch.cuda.Event | None, *, owns_last: bool) -> None:
+        step.host_ns = now - step.began_ns
+        step.last, step.owns_last = event, owns_last
         self._pending.append(step)
         self._current = None
 
     def _drain(self) -> None:
-        while self._pending:
-            step = self._pending[0]
-            if step.last is not None and not step.last.query():
-                return
-            self._pending.popleft()
-            if step.first is not None and step.last is not None:
-                self._read_events(step)
-            if step.loss is not None:
-                step.row["loss"] = step.loss.item()
-            self._done.append(step.row)
+        with self._draining:
+            while self._pending:
+                step = self._pending[0]
+                if step.last is not None and not step.last.query():
+                    return
+                if step.first is not None and step.last is not None:
+                    self._read_events(step, step.first, step.last)
+                if step.loss_on_host is not None:
+                    step.loss = step.loss_on_host.item()
+                    step.loss_on_host = None
+                self._done.append(self._pending.popleft())
 
-    def _read_events(self, step: _Step) -> None:
-        assert step.first is not None and step.last is not None
-        step.row["device_ns"] = _elapsed_ns(step.first, step.last)
+    def _read_events(self, step: _Step, first: torch.cuda.Event, last: torch.cuda.Event) -> None:
+        step.device_ns = _elapsed_ns(first, last)
         for name, start, end in step.spans:
-            key = f"{name}_ns"
-            step.row[key] = (step.row[key] or 0) + _elapsed_ns(start, end)
+            step.ranges_ns[name] = step.ranges_ns.get(name, 0) + _elapsed_ns(start, end)
             self._pool += (start, end)
-        self._pool.append(step.first)
-        if step.own_last:
-            self._pool.append(step.last)
+        self._pool.append(first)
+        if step.owns_last:
+            self._pool.append(last)
+        step.first = step.last = None
+        step.spans.clear()
 
-    def _record(self) -> torch.cuda.Event | None:
-        if not self._cuda:
-            return None
+    def _record(self) -> torch.cuda.Event:
         event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
         event.record()
         return event

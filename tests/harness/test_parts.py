@@ -1,0 +1,228 @@
+"""The parts of a rank that need no other rank: data, faults, schedule, training step."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import GradBucket  # type: ignore[attr-defined]
+
+from rankscope.conf import ConfigError, RunConfig, parse_config
+from rankscope.harness import disk
+from rankscope.harness.data import Batches, make_batches
+from rankscope.harness.faults import Fault, InjectedFault
+from rankscope.harness.process_group import RankContext
+from rankscope.harness.ranges import Ranges
+from rankscope.harness.schedule import phases
+from rankscope.harness.step_timer import StepTimer
+from rankscope.harness.trainer import Trainer
+from rankscope.models import SampleSpec
+
+CPU = torch.device("cpu")
+FEATURES = SampleSpec(kind="features", shape=(8,), classes=4)
+
+
+def config_of(**keys: Any) -> RunConfig:
+    return parse_config({"model": {"name": "mlp"}, "device": "cpu", "batch_size": 2} | keys)
+
+
+def context_of(rank: int = 0, world_size: int = 1) -> RankContext:
+    return RankContext(
+        rank=rank,
+        local_rank=rank,
+        world_size=world_size,
+        local_world_size=world_size,
+        device=CPU,
+        backend=None,
+        host="here",
+        boot_id=None,
+    )
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    """A process group of this process alone."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+    yield
+    dist.destroy_process_group()
+
+
+def test_phases() -> None:
+    config = config_of(steps=2, warmup_steps=1, profile={"wait": 1, "warmup": 1, "active": 2, "repeat": 2})
+    assert phases(config, "plain") == ["warmup", "measured", "measured"]
+    assert phases(config, "torch") == ["wait", "warmup", "active", "active"] * 2
+
+
+def test_an_epoch_gives_each_rank_its_own_samples_once() -> None:
+    config = config_of(world_size=2, data={"samples": 8})
+    seen = []
+    for rank in (0, 1):
+        batches = make_batches(config, context_of(rank, 2), FEATURES)
+        epochs = [[batches.next() for _ in range(2)] for _ in range(2)]
+        assert [[first for _, _, first in epoch] for epoch in epochs] == [[True, False]] * 2
+        seen.append([torch.cat([inputs for inputs, _, _ in epoch]) for epoch in epochs])
+    for epoch in (0, 1):
+        samples = torch.cat([seen[0][epoch], seen[1][epoch]])
+        assert len({tuple(sample.tolist()) for sample in samples}) == 8
+    assert not torch.equal(seen[0][0], seen[0][1])  # shuffled anew
+
+
+def test_fewer_samples_than_a_batch_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data.samples=7: fewer than one batch of all ranks \(8 samples\)"):
+        config_of(world_size=2, batch_size=4, data={"samples": 7})
+
+
+@pytest.mark.parametrize(("model", "data", "kind"), [("gpt", "tokens", "tokens"), ("resnet", "images", "image")])
+def test_a_data_set_on_disk_is_made_once(
+    model: str, data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk, "IMAGES", 4)
+    monkeypatch.setattr(disk, "TOKENS", 1000)
+    config = config_of(model={"name": model}, data={"name": data, "root": str(tmp_path / "data")})
+    shape = {"tokens": (16,), "image": (3, 32, 32)}[kind]
+    spec = SampleSpec(kind=kind, shape=shape, classes=10)  # type: ignore[arg-type]
+    made: list[Batches] = []
+    threads = [threading.Thread(target=lambda: made.append(make_batches(config, context_of(), spec))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "data").rglob("*") if path.name != ".lock"}
+    batches = [batches.next() for batches in (*made, make_batches(config, context_of(), spec))]
+    assert len(batches) == 5 and stamps
+    assert stamps == {path: path.stat().st_mtime_ns for path in stamps}  # the fifth found it made
+    assert not [path for path in stamps if path.suffix == ".tmp"]
+    for inputs, targets, _ in batches:
+        assert inputs.shape == (2, *shape)
+        torch.testing.assert_close(inputs, batches[0][0])
+        torch.testing.assert_close(targets, batches[0][1])
+    if kind == "tokens":
+        torch.testing.assert_close(batches[0][0][:, 1:], batches[0][1][:, :-1])  # a target is the next token
+
+
+def test_images_are_cut_to_size_and_centred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "IMAGES", 2)
+    config = config_of(model={"name": "resnet"}, data={"name": "images", "root": str(tmp_path)})
+    inputs, _, _ = make_batches(config, context_of(), SampleSpec(kind="image", shape=(3, 32, 32), classes=2)).next()
+    assert inputs.dtype == torch.float32
+    assert -1 <= inputs.min() < -0.5 < 0.5 < inputs.max() <= 1
+
+
+def fault_of(kind: str, rank: int = 0, **keys: Any) -> Fault:
+    config = config_of(world_size=2, scenario={"fault": kind, "rank": 1, "step": 3, "ms": 30.0, **keys})
+    return Fault(config, context_of(rank, 2))
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "message"),
+    [
+        ("raise", InjectedFault, "scenario.fault=raise"),
+        ("exit", SystemExit, "7"),
+        ("oom", RuntimeError, "allocate memory"),
+    ],
+)
+def test_a_fault_ends_its_rank_at_its_step(kind: str, error: type[BaseException], message: str) -> None:
+    for step in range(5):
+        fault_of(kind, rank=0).at_step(step)  # not this rank
+    fault = fault_of(kind, rank=1)
+    fault.at_step(2)
+    with pytest.raises(error, match=message):
+        fault.at_step(3)
+
+
+@pytest.mark.parametrize(("kind", "rank", "slept"), [("host", 1, True), ("data", 1, True), ("host", 0, False)])
+def test_a_fault_slows_from_its_step_on(kind: str, rank: int, slept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    fault = fault_of(kind, rank)
+    collate = fault.slow_collate(list)
+    for step in range(5):
+        fault.at_step(step)
+        fault.on_host()
+        assert collate((1, 2)) == [1, 2]
+    assert naps == ([0.03, 0.03] if slept else [])  # in steps 3 and 4
+
+
+def train(config: RunConfig, steps: int, trainer: Trainer | None = None) -> tuple[Trainer, list[dict[str, Any]]]:
+    trainer = trainer or Trainer(config, context_of())
+    timer = StepTimer(CPU)
+    ranges = Ranges(timer, annotate=False, nvtx=False)
+    batches = make_batches(config, context_of(), trainer.model.sample)
+    for step in range(steps):
+        timer.begin(step, "measured")
+        trainer.step(batches, ranges, timer, Fault(config, context_of()), read_loss=True)
+        timer.end()
+    timer.close()
+    return trainer, timer.rows()
+
+
+def test_accumulated_micro_steps_are_one_large_step() -> None:
+    optimizer = {"name": "sgd", "lr": 0.1}
+    ddp = {"enabled": False}
+    whole, whole_rows = train(config_of(batch_size=8, optimizer=optimizer, ddp=ddp), 3)
+    parts, parts_rows = train(config_of(batch_size=2, gradient_accumulation=4, optimizer=optimizer, ddp=ddp), 3)
+    for a, b in zip(whole.model.module.parameters(), parts.model.module.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+    for row, other in zip(whole_rows, parts_rows, strict=True):
+        assert row["loss"] == pytest.approx(other["loss"], rel=1e-5)
+    assert whole_rows[-1]["loss"] < whole_rows[0]["loss"]
+
+
+def test_micro_steps_meet_the_other_ranks_once(group: None) -> None:
+    config = config_of(gradient_accumulation=4)
+    trainer = Trainer(config, context_of())
+    reductions: list[int] = []
+
+    def count(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+        reductions.append(bucket.index())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    assert trainer.ddp is not None
+    trainer.ddp.register_comm_hook(None, count)
+    train(config, 3, trainer)
+    assert reductions == [0, 0, 0]  # one bucket, in each of three steps
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"ddp": {"comm_hook": "powersgd"}},
+        {"ddp": {"comm_hook": "fp16", "broadcast_buffers": False}},
+        {"ddp": {"static_graph": True}, "model": {"name": "gpt", "activation_checkpointing": True}},
+        {"ddp": {"bucket_cap_mb": 0.1, "gradient_as_bucket_view": False}, "precision": {"name": "bf16"}},
+        {"model": {"name": "resnet", "channels_last": True}, "optimizer": {"impl": "fused"}},
+        {"optimizer": {"name": "sgd", "impl": "forloop"}, "precision": {"name": "tf32"}},
+    ],
+)
+def test_levers_train_without_a_warning(group: None, keys: dict[str, Any]) -> None:
+    _, rows = train(config_of(**keys), 5)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
+    assert all(row["loss"] == row["loss"] for row in rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_device_times_come_from_the_device() -> None:
+    device = torch.device("cuda", 0)
+    timer = StepTimer(device)
+    ranges = Ranges(timer, annotate=False, nvtx=True)
+    matrix = torch.randn(2048, 2048, device=device)
+    for step in range(3):
+        timer.begin(step, "measured")
+        with ranges.forward:
+            for _ in range(20):
+                matrix @ matrix
+        timer.read_loss(matrix.sum())
+        timer.end()
+    timer.close()
+    torch.cuda.synchronize()
+    for row in timer.rows():
+        assert 0 < row["forward_ns"] <= row["device_ns"]
+        assert row["backward_ns"] is None and row["loss"] is not None
+        assert row["memory_peak_bytes"] >= row["memory_allocated_bytes"] > 0
