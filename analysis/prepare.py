@@ -21,6 +21,11 @@ _NOT_COMPUTE = re.compile(
     r"c10d::|record_param_comms|ProfilerStep#|(?:gloo|nccl|mpi|ucc|xccl):|enumerate\(DataLoader\)"
 )
 
+_NO_STEPS = {
+    "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step",
+    "nsys": "no NVTX range of a step: numbers of the whole window only; name yours with --nsys-steps",
+}
+
 
 def prepare(trace: RankTrace) -> RankData:
     """Measure one rank as far as it can be alone; the rank's number must be known by now."""
@@ -35,7 +40,7 @@ def prepare(trace: RankTrace) -> RankData:
 
     steps = host_steps(trace.host)
     if not len(steps):
-        note("no_steps", "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step")
+        note("no_steps", _NO_STEPS[trace.source])
     main = steps["thread"][0] if len(steps) else None
     launches = trace.launches.with_columns(end=end_of(trace.launches))
     mode = "device" if len(trace.device) else "cpu"
@@ -58,6 +63,8 @@ def prepare(trace: RankTrace) -> RankData:
         host_id=trace.host_id,
         probe_error_ns=trace.probe_error_ns,
         complete=trace.complete,
+        source=trace.source,
+        sees_communication=trace.sees_communication,
         steps=device_windows(steps, kernels, launches, waits, mode),
         comms=_comms(kernels),
         kernels=kernels,
@@ -319,6 +326,7 @@ def _call_order(table: Table) -> Column:
 
 
 def _payload(table: Table) -> Column:
+    """Return the payload by element count and type; where those are unknown, the size that the reader gave."""
     rows = zip(table.texts("kind"), table.texts("dtype"), table["in_nelems"], table["out_nelems"], strict=True)
     sizes = [
         names.payload_bytes(
@@ -326,7 +334,7 @@ def _payload(table: Table) -> Column:
         )
         for kind, dtype, i, o in rows
     ]
-    return np.array([UNKNOWN if size is None else size for size in sizes], np.int64)
+    return np.array([own if size is None else size for size, own in zip(sizes, table["bytes"], strict=True)], np.int64)
 
 
 def _data_waits(host: Table, steps: Table, main: int | None) -> Table:

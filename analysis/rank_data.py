@@ -43,6 +43,8 @@ class RankData(msgspec.Struct, kw_only=True):
     host_id: str | None
     probe_error_ns: int | None
     complete: bool
+    source: str  # "kineto" or "nsys"
+    sees_communication: bool  # False: that there are no collectives means nothing
     steps: Table
     comms: Table
     kernels: Table

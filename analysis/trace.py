@@ -28,11 +28,13 @@ class RankTrace(msgspec.Struct, kw_only=True):
     device: Table  # DEVICE_COLUMNS + COLLECTIVE_COLUMNS
     launches: Table  # LAUNCH_COLUMNS: runtime and driver calls
     host: Table  # HOST_COLUMNS: operators and annotations on CPU threads
+    source: str = "kineto"  # who recorded it: "kineto" or "nsys"
     world_size: int | None = None
     backend: str | None = None
     groups: dict[str, list[int]] = {}  # process group -> global ranks, where the file lists them
     host_id: str | None = None  # ranks of one host_id share a clock; None: unknown
     probe_error_ns: int | None = None  # how far clock probes leave this clock from rank 0's
+    sees_communication: bool = True  # False: the recorder cannot see collectives, so none is no zero
     complete: bool = True  # False: records are missing; the rank is kept out of numbers across ranks
     notices: list[Notice] = []
     extra: dict[str, Any] = {}  # other metadata of the file

@@ -1,0 +1,323 @@
+"""Reader of Nsight Systems' SQLite exports: one file in, one `RankTrace` for each process that trained out.
+
+The tables are those of the Kineto reader, so everything after it is one code. Launches are the CUDA API's calls,
+annotations are NVTX ranges; a communication kernel takes its kind and size from the NCCL range around its launch.
+Without a GPU nothing but NVTX is recorded: the ranges inside a step then stand for the host's work, and collectives
+are not seen at all.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.columns import Codes
+from rankscope.analysis.errors import Notice
+from rankscope.analysis.names import KERNEL, MEMCPY, MEMSET, collective_kind, is_communication, is_launch
+from rankscope.analysis.nsys_export import KNOWN_MAJOR, Export
+from rankscope.analysis.nsys_ranges import Ranges, read_ranges
+from rankscope.analysis.table import UNKNOWN, Column, Table
+from rankscope.analysis.trace import (
+    CODED,
+    COLLECTIVE_COLUMNS,
+    DEVICE_COLUMNS,
+    HOST_COLUMNS,
+    LAUNCH_COLUMNS,
+    RankTrace,
+)
+
+_KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+_COPIES, _SETS, _CALLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("MEMCPY", "MEMSET", "RUNTIME"))
+_WORK = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_COPY_WORDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+_GRAPH = "CUDA graph, its kernels not recorded"
+_VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?$")
+_PROCESS_BITS = 24  # the lower bits of a global id are the thread
+
+
+def read(path: Path, label: str | None = None, steps: str | None = None) -> list[RankTrace]:
+    """Read one export, which notices call `label`; `steps` names the ranges that are steps (name or regex).
+
+    Raises `UnreadableTraceError` when it gives no numbers at all.
+    """
+    export = Export(path, label or path.name)
+    try:
+        return _Reader(export, steps).traces()
+    finally:
+        export.close()
+
+
+class _Reader:
+    """The tables of one export, of all its processes."""
+
+    def __init__(self, export: Export, steps: str | None) -> None:
+        self._export = export
+        self._codes: defaultdict[str, Codes] = defaultdict(Codes)
+        self._notices: list[Notice] = []
+        self._ranges = read_ranges(export, steps)
+        self._origin = export.origin
+        if export.newer:
+            text = f"schema {export.schema} is newer than {KNOWN_MAJOR}.x, which this rankscope knows; read by names"
+            self._note("newer_schema", text)
+        if self._origin is None:
+            self._note("no_session_start", "does not say when its session began; ranks are compared by collectives")
+
+    def traces(self) -> list[RankTrace]:
+        """Return one trace a process that trained."""
+        device, device_of = self._device()
+        launches, launch_of = self._launches()
+        host, host_of = self._host(with_device=len(device) > 0)
+        self._check(device, launches, launch_of, host)
+        processes = self._trained(device_of, host_of)
+        parts = []
+        for process in processes:
+            own = _describe(device.take(device_of == process), launches.take(launch_of == process), self._nccl(process))
+            host_part = host.take(host_of == process)
+            parts.append((own, launches.take(launch_of == process), host_part))
+        words = {name: codes.words for name, codes in self._codes.items()}
+        return [
+            self._trace(process, [_with_words(table, words) for table in tables], alone=len(processes) == 1)
+            for process, tables in zip(processes, parts, strict=True)
+        ]
+
+    def _trace(self, process: int, tables: Sequence[Table], *, alone: bool) -> RankTrace:
+        device, launches, host = tables
+        starts = np.concatenate([table["start"] for table in tables])
+        starts = starts[starts != UNKNOWN]
+        window = [int(starts.min()), int(starts.max())] if len(starts) else None
+        export = self._export
+        return RankTrace(
+            files=[export.label],
+            source="nsys",
+            rank=export.variable("RANK") if alone else None,
+            world_size=export.variable("WORLD_SIZE"),
+            device=device,
+            launches=launches,
+            host=host,
+            sees_communication=len(device) > 0,
+            notices=[*self._notices, *self._ranges.notices],
+            extra={"nsys": export.product, "session_start": export.session_start, "process": process, "window": window},
+        )
+
+    def _note(self, kind: str, what: str, **details: object) -> None:
+        label = self._export.label
+        self._notices.append(Notice(kind=kind, file=label, message=f"{label}: {what}", details=details))
+
+    # --- tables ----------------------------------------------------------------------------------------------
+
+    def _device(self) -> tuple[Table, Column]:
+        """Return kernels, graphs, copies and sets of all processes, and the process of each."""
+        kernels = self._export.integers(_KERNELS, _WORK, ("demangledName", "shortName"))
+        graphs = self._export.integers(_GRAPHS, _WORK)
+        copies = self._export.integers(_COPIES, _WORK, ("bytes", "copyKind"))
+        sets = self._export.integers(_SETS, _WORK, ("bytes",))
+        if len(graphs["start"]):
+            count = len(graphs["start"])
+            self._note(
+                "graph_kernels_missing",
+                f"{count} CUDA graphs were recorded as a whole, kernels and collectives inside them are not told "
+                "apart; record with --cuda-graph-trace=node",
+                count=count,
+            )
+        demangled, short = kernels["demangledName"], kernels["shortName"]
+        names = [
+            self._name(np.where(demangled != UNKNOWN, demangled, short)),
+            self._word(np.zeros(len(graphs["start"]), np.int64), {0: _GRAPH}),
+            self._word(copies["copyKind"], _COPY_WORDS, "Memcpy", "Memcpy {}"),
+            self._word(np.zeros(len(sets["start"]), np.int64), {0: "Memset (Device)"}),
+        ]
+        parts = [kernels, graphs, copies, sets]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in _WORK}
+        activity = [np.full(len(part["start"]), kind) for part, kind in zip(parts, _ACTIVITIES, strict=True)]
+        size = np.concatenate(
+            [np.full(len(kernels["start"]) + len(graphs["start"]), UNKNOWN), copies["bytes"], sets["bytes"]]
+        )
+        columns = self._times(joined) | {
+            "activity": np.concatenate(activity),
+            "name": np.concatenate(names),
+            "device": joined["deviceId"],
+            "stream": joined["streamId"],
+            "correlation": joined["correlationId"],
+            "external_id": np.full(len(size), UNKNOWN),
+            "bytes": size,
+        }
+        table = Table(columns | _no_collective(len(size)))
+        return Table({name: table[name] for name in DEVICE_COLUMNS + COLLECTIVE_COLUMNS}), joined["globalPid"] >> 24
+
+    def _launches(self) -> tuple[Table, Column]:
+        calls = self._export.integers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId"))
+        columns = self._times(calls) | {
+            "name": self._name(calls["nameId"], _VERSION),
+            "thread": self._thread(calls["globalTid"]),
+            "correlation": calls["correlationId"],
+        }
+        return Table({name: columns[name] for name in LAUNCH_COLUMNS}), calls["globalTid"] >> _PROCESS_BITS
+
+    def _host(self, *, with_device: bool) -> tuple[Table, Column]:
+        """Return the ranges; without a GPU those inside a step count as the host's work, not as annotations."""
+        ranges = self._ranges
+        process = ranges.thread >> _PROCESS_BITS
+        count = len(ranges.names)
+        work = np.zeros(count, bool) if with_device else _inside_steps(ranges)
+        columns = self._times({"start": ranges.start, "end": ranges.end}) | {
+            "name": self._codes["name"].encode(ranges.names),
+            "thread": self._thread(ranges.thread),
+            "external_id": np.full(count, UNKNOWN),
+            "annotation": (~work).astype(np.int64),
+        }
+        columns |= _no_collective(count)
+        return Table({name: columns[name] for name in HOST_COLUMNS}), process
+
+    def _times(self, columns: dict[str, Column]) -> dict[str, Column]:
+        start, end = columns["start"], columns["end"]
+        known = (start != UNKNOWN) & (end != UNKNOWN)
+        return {
+            "start": np.where(start != UNKNOWN, start + (self._origin or 0), UNKNOWN),
+            "duration": np.where(known, end - np.where(known, start, 0), UNKNOWN),
+        }
+
+    def _name(self, ids: Column, without: re.Pattern[str] | None = None) -> Column:
+        found = self._export.strings(ids)
+        if without is not None:
+            found = {key: without.sub("", text) for key, text in found.items()}
+        return self._word(ids, found)
+
+    def _word(self, values: Column, words: dict[int, str], other: str | None = None, form: str = "{}") -> Column:
+        """Return the codes of `words[value]`, formatted; of `other` where there is no such word."""
+        distinct, index = np.unique(values, return_inverse=True)
+        texts = [form.format(words[value]) if value in words else other for value in distinct.tolist()]
+        return self._codes["name"].encode(texts)[index] if len(values) else np.zeros(0, np.int32)
+
+    def _thread(self, ids: Column) -> Column:
+        distinct, index = np.unique(ids, return_inverse=True)
+        names = [(value >> _PROCESS_BITS & 0xFFFFFF, value & 0xFFFFFF) for value in distinct.tolist()]
+        return self._codes["thread"].encode(names)[index] if len(ids) else np.zeros(0, np.int32)
+
+    # --- processes -------------------------------------------------------------------------------------------
+
+    def _trained(self, device_of: Column, host_of: Column) -> list[int]:
+        """Return the processes that trained: those with GPU work, else with steps, else with any range."""
+        for found in (device_of, host_of[self._ranges.is_step], host_of):
+            if len(found):
+                return [int(process) for process in np.unique(found)]
+        return []
+
+    def _check(self, device: Table, launches: Table, launch_of: Column, host: Table) -> None:
+        if len(device):
+            if not len(host):
+                self._note("no_nvtx", "holds no NVTX ranges: numbers of the whole window only; trace with -t cuda,nvtx")
+            return
+        words = self._codes["name"].words
+        launching = np.array([is_launch(word) for word in words] + [False])
+        count = int(launching[launches["name"]].sum()) if len(launches) else 0
+        if count:
+            raise self._export.fail(
+                "gpu_records_missing",
+                f"{count} launches but not one GPU record: CUPTI did not run (another profiler attached, or no "
+                "permission); record it again with one profiler at a time",
+            )
+        if not len(host):
+            raise self._export.fail(
+                "no_activity",
+                "holds neither CUDA nor NVTX rows; was the capture range reached, and traced with -t cuda,nvtx?",
+            )
+        self._note(
+            "no_cuda",
+            "holds no CUDA tables: host times of NVTX ranges only, and no collectives",
+        )
+
+    def _nccl(self, process: int) -> "_NcclCalls":
+        ranges = self._ranges
+        rows = [
+            row
+            for row, name in enumerate(ranges.collective)
+            if name is not None and int(ranges.thread[row]) >> _PROCESS_BITS == process
+        ]
+        at = np.array(rows, np.int64)
+        at = at[np.argsort(ranges.start[at], kind="stable")]
+        names = [ranges.collective[row] for row in at.tolist()]
+        origin = self._origin or 0
+        return _NcclCalls(
+            start=ranges.start[at] + origin,
+            end=np.where(ranges.end[at] == UNKNOWN, UNKNOWN, ranges.end[at] + origin),
+            thread=self._thread(ranges.thread[at]),
+            name=self._codes["collective"].encode(names),
+            kinds=[collective_kind(name) for name in names],
+            group=self._codes["group"].encode([ranges.communicator[row] for row in at.tolist()]),
+            size=ranges.message_bytes[at],
+            words=self._codes["name"].words,
+        )
+
+
+_ACTIVITIES = (KERNEL, KERNEL, MEMCPY, MEMSET)
+
+
+class _NcclCalls(msgspec.Struct, kw_only=True):
+    """NCCL's collective calls of one process in order of time."""
+
+    start: Column
+    end: Column
+    thread: Column
+    name: Column
+    kinds: list[str]
+    group: Column
+    size: Column
+    words: list[str]  # of kernels
+
+
+def _describe(device: Table, launches: Table, calls: _NcclCalls) -> Table:
+    """Give each communication kernel the NCCL call around its launch; sizes are the call's own message size.
+
+    A kernel launched at the end of a group (ncclGroupEnd) lies in no call: if calls and kernels are equally many and
+    of the same kinds, their order decides.
+    """
+    is_comm = np.array([is_communication(word) for word in calls.words] + [False])
+    rows = np.flatnonzero((device["activity"] == KERNEL) & is_comm[device["name"]])
+    if not len(rows) or not len(calls.start):
+        return device
+    order = np.lexsort([launches["start"], launches["correlation"]])
+    ids = launches["correlation"][order]
+    at = np.minimum(np.searchsorted(ids, device["correlation"][rows]), max(len(ids) - 1, 0))
+    linked = np.zeros(len(rows), bool) if not len(ids) else ids[at] == device["correlation"][rows]
+    launch = order[at] if len(ids) else at
+    time = np.where(linked, launches["start"][launch] if len(ids) else UNKNOWN, UNKNOWN)
+    call = np.searchsorted(calls.start, time, "right") - 1
+    inside = (call >= 0) & linked & (time < calls.end[call])
+    inside &= (launches["thread"][launch] if len(ids) else -1) == calls.thread[call]
+    found = np.where(inside, call, -1)
+    if not inside.all() and len(rows) == len(calls.start):
+        by_time = np.argsort(np.where(linked, time, device["start"][rows]), kind="stable")
+        kinds = [collective_kind(calls.words[name]) for name in device["name"][rows][by_time].tolist()]
+        if kinds == calls.kinds:
+            found[by_time] = np.arange(len(rows))
+    rows, found = rows[found >= 0], found[found >= 0]
+    columns = {name: device[name].copy() for name in ("collective", "group", "bytes")}
+    columns["collective"][rows] = calls.name[found]
+    columns["group"][rows] = calls.group[found]
+    columns["bytes"][rows] = calls.size[found]
+    return device.with_columns(**columns)
+
+
+def _inside_steps(ranges: Ranges) -> Column:
+    """Return which ranges lie inside a step of their thread and are no wait for the loader."""
+    steps = np.flatnonzero(ranges.is_step)
+    steps = steps[np.lexsort([ranges.start[steps], ranges.thread[steps]])]
+    inside = np.zeros(len(ranges.names), bool)
+    for thread in np.unique(ranges.thread[steps]).tolist():
+        own = steps[ranges.thread[steps] == thread]
+        at = np.searchsorted(ranges.start[own], ranges.start, "right") - 1
+        inside |= (ranges.thread == thread) & (at >= 0) & (ranges.end <= ranges.end[own][np.maximum(at, 0)])
+    return inside & ~ranges.is_step & ~ranges.is_wait & (ranges.end != UNKNOWN)
+
+
+def _no_collective(count: int) -> dict[str, Column]:
+    return {
+        name: np.full(count, -1, np.int32) if name in CODED else np.full(count, UNKNOWN) for name in COLLECTIVE_COLUMNS
+    }
+
+
+def _with_words(table: Table, words: dict[str, list[str]]) -> Table:
+    return Table(table.columns, {name: words.get(name, []) for name in table.columns if name in CODED})
