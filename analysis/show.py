@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -141,11 +142,11 @@ def _findings(summary: Json) -> RenderableType | None:
         gain = finding["recoverable_ms"]
         colour = {"high": "bold red", "medium": "yellow"}.get(finding["severity"], "default")
         ranks = ", ".join(map(str, finding["ranks"][:8])) + (" ..." if len(finding["ranks"]) > 8 else "")
-        text = Text(f"  {finding['id']}", colour)
+        text = Text("  ")
+        text.append(finding["id"], colour)
         bring = "" if gain is None else f": up to {gain:.2f} ms a step" if gain >= 0.005 else ": nothing"
-        text.append(f" (rank {ranks}){bring}\n", "default")
-        text.append(f"    {finding['advice']}", "default")
-        lines.append(text)
+        text.append(f" (rank {ranks}){bring}")
+        lines.append(Group(text, Padding(finding["advice"], (0, 0, 0, 4))))
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None
 
 
@@ -153,16 +154,16 @@ def _quality(summary: Json) -> RenderableType | None:
     clock = summary["alignment"]
     if clock["error_bound_us"] is None:
         return None
-    way = {"shared_clock": "the clock the ranks share", "collective_ends": "the ends of collectives"}[clock["method"]]
+    way = {"shared_clock": "The ranks share a clock", "collective_ends": "One clock by the ends of collectives"}
     bound = clock["error_bound_us"]
-    text = f"\nOne clock by {way}: error at most {bound:.0f} us" if bound >= 1 else f"\nOne clock by {way}, to 1 us"
+    text = f"\n{way[clock['method']]}; error at most {max(bound, 1):.0f} us"
     if clock["causality_violations"]:
         text += f"; {clock['causality_violations']} collectives break causality on it"
     return Text(text, "dim")
 
 
 def _warnings(summary: Json) -> RenderableType | None:
-    lines = [Text(f"  {line}", "yellow") for line in warning_lines(summary)]
+    lines = [Padding(Text(line, "yellow"), (0, 0, 0, 2)) for line in warning_lines(summary)]
     return Group(Text("\nWarnings", "italic"), *lines) if lines else None
 
 
