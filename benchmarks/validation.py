@@ -76,7 +76,7 @@ def _words(verdict: str, rank: int | None, cause: str | None) -> str:
 
 def main(folder: Path) -> int:
     print(
-        "| recording | planted | known | found | lateness, ms | calls matched + records left | ends, us: spread / bound",
+        "| recording | planted | known | found | lateness, ms | calls matched + left | ends, us: spread / bound",
         end="",
     )
     print(" | causality | agrees |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
