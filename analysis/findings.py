@@ -45,6 +45,8 @@ _ADVICE = {
     "straggler_data": "this rank's loader is slower: look at its workers, its storage, its share of the CPU",
     "straggler_host": "this rank launches later: look at its CPU, at synchronising calls and at garbage collection",
     "straggler_copy": "this rank's copies take longer: look at pinning and at the path between its CPU and GPU",
+    "unconfirmed": "the plain pass does not show it: profiling slows this rank's host; nothing to fix",
+    "straggler_earlier_comm": "collectives of another group hold this rank up: see which group is slow",
     "straggler_mixed": "this rank is late for several reasons: see the shares",
 }
 
@@ -120,16 +122,45 @@ def _straggler(steps: Table, verdict: Verdict, step_ns: float, limits: Limits) -
 def _finding(
     name: str, ranks: list[int], gain: float, step_ns: float, evidence: dict[str, Any], limits: Limits
 ) -> Finding:
-    share = gain / step_ns
-    severity = "high" if share >= limits.high else "medium" if share >= limits.medium else "low"
     return Finding(
         id=name,
-        severity=severity,
+        severity=_severity(gain / step_ns, limits),
         ranks=ranks,
         recoverable_ms=_ms(gain),
         evidence=evidence,
         advice=_ADVICE.get(name, _ADVICE["straggler_mixed"]),
     )
+
+
+def _severity(share: float, limits: Limits) -> str:
+    return "high" if share >= limits.high else "medium" if share >= limits.medium else "low"
+
+
+def without_profiler(
+    found: list[Finding], step_ms: float | None, extra_ms: float | None, confirmed: bool | None, limits: Limits
+) -> list[Finding]:
+    """Take off what profiling itself added to a step (`extra_ms`, None when unknown) from what a fix would bring.
+
+    `step_ms` is the step without it. The profiler slows the host: so that time lies in gaps between launches, and a
+    rank that is late only because it is traced has nothing to fix.
+    """
+    result = []
+    for finding in found:
+        gain = finding.recoverable_ms
+        if finding.id.startswith("straggler") and confirmed is False:
+            evidence = finding.evidence | {"confirmed_by_plain": False}
+            changes = {"recoverable_ms": 0.0, "severity": "low", "evidence": evidence, "advice": _ADVICE["unconfirmed"]}
+            finding = msgspec.structs.replace(finding, **changes)
+        elif finding.id in ("host_gap", "straggler_host") and extra_ms is not None and gain is not None:
+            left = round(max(0.0, gain - max(0.0, extra_ms)), 4)
+            share = left / step_ms if step_ms else 0.0
+            if share < limits.reported and finding.id == "host_gap":
+                continue
+            evidence = finding.evidence | {"traced_ms": gain, "added_by_profiler_ms": round(extra_ms, 4)}
+            changes = {"recoverable_ms": left, "evidence": evidence, "severity": _severity(share, limits)}
+            finding = msgspec.structs.replace(finding, **changes)
+        result.append(finding)
+    return sorted(result, key=lambda finding: -(finding.recoverable_ms or 0))
 
 
 def _ms(nanoseconds: float) -> float:

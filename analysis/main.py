@@ -12,10 +12,11 @@ from rich.console import Console
 
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.pipeline import Analysis, load
+from rankscope.analysis.report import report
 from rankscope.analysis.show import show
 from rankscope.analysis.summary import Json, error_summary, summarise, tables
 from rankscope.conf import RunDir
-from rankscope.conf.files import replacing, write_json
+from rankscope.conf.files import replacing, write_json, write_text
 
 OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 
@@ -48,7 +49,9 @@ def analyze(paths: tuple[Path, ...], out: Path | None, json_file: Path | None, a
         if folder is not None:
             _write(analysis, summary, folder)
             if not quiet:
-                console.print(f"\nSummary: {folder / 'summary.json'}")
+                console.print(
+                    f"\nReport: {folder / 'report.md'}\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
+                )
         _write_json(summary, json_file)
     except OSError as error:
         click.echo(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True)
@@ -84,6 +87,7 @@ def _write(analysis: Analysis, summary: Json, folder: Path) -> None:
     for name, table in tables(analysis).items():
         with replacing(folder / "tables" / f"{name}.parquet") as temporary:
             pq.write_table(table.to_arrow(), temporary, compression="zstd")
+    write_text(folder / "report.md", report(summary, analysis.run_dir))
     write_json(folder / "summary.json", summary)
 
 

@@ -49,6 +49,7 @@ class Analysis(msgspec.Struct, kw_only=True):
     steps_judged: list[int]
     verdict: stragglers.Verdict
     findings: list[findings.Finding]
+    options: Options = Options()
     run_dir: RunDir | None = None
 
     @property
@@ -146,6 +147,7 @@ def _analyse(
         steps_judged=judged,
         verdict=verdict,
         findings=findings.find(counted, verdict, options.limits),
+        options=options,
     )
 
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -122,10 +123,10 @@ def _collectives(summary: Json) -> RenderableType | None:
     if not rows:
         return None
     table = Table(title="Collectives (median ms a call)", title_justify="left", box=None)
-    for title in ("kind", "group", "MB", "calls", "transfer", "wait", "busbw GB/s", "unmatched"):
+    for title in ("kind", "group", "size", "calls", "transfer", "wait", "busbw GB/s", "unmatched"):
         table.add_column(title, justify="left" if title in ("kind", "group") else "right")
     for row in rows[:_SHOWN_COLLECTIVES]:
-        size = "?" if row["bytes"] is None else f"{row['bytes'] / 1e6:.4g}"
+        size = "?" if row["bytes"] is None else byte_size(row["bytes"])
         busbw = "?" if row["busbw_GBs"] is None else f"{row['busbw_GBs']:.4g}"
         numbers = (_number(row["transfer_ms_p50"]), _number(row["wait_ms_p50"]))
         group = row["group"] or "?"
@@ -141,12 +142,11 @@ def _findings(summary: Json) -> RenderableType | None:
         gain = finding["recoverable_ms"]
         colour = {"high": "bold red", "medium": "yellow"}.get(finding["severity"], "default")
         ranks = ", ".join(map(str, finding["ranks"][:8])) + (" ..." if len(finding["ranks"]) > 8 else "")
-        text = Text(f"  {finding['id']}", colour)
-        text.append(
-            f" (rank {ranks}): up to {gain:.2f} ms a step\n" if gain is not None else f" (rank {ranks})\n", "default"
-        )
-        text.append(f"    {finding['advice']}", "default")
-        lines.append(text)
+        text = Text("  ")
+        text.append(finding["id"], colour)
+        bring = "" if gain is None else f": up to {gain:.2f} ms a step" if gain >= 0.005 else ": nothing"
+        text.append(f" (rank {ranks}){bring}")
+        lines.append(Group(text, Padding(finding["advice"], (0, 0, 0, 4))))
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None
 
 
@@ -154,19 +154,34 @@ def _quality(summary: Json) -> RenderableType | None:
     clock = summary["alignment"]
     if clock["error_bound_us"] is None:
         return None
-    way = {"shared_clock": "the clock the ranks share", "collective_ends": "the ends of collectives"}[clock["method"]]
-    text = f"\nOne clock by {way}: error p95 {clock['error_bound_us']:.0f} us"
+    way = {"shared_clock": "The ranks share a clock", "collective_ends": "One clock by the ends of collectives"}
+    bound = clock["error_bound_us"]
+    text = f"\n{way[clock['method']]}; error at most {max(bound, 1):.0f} us"
     if clock["causality_violations"]:
         text += f"; {clock['causality_violations']} collectives break causality on it"
     return Text(text, "dim")
 
 
 def _warnings(summary: Json) -> RenderableType | None:
-    shown = [warning for warning in summary["warnings"] if warning["level"] != "info"]
-    lines = [Text(f"  {warning['message']}", "yellow") for warning in shown[:12]]
-    if len(shown) > 12:
-        lines.append(Text(f"  and {len(shown) - 12} more in summary.json"))
+    lines = [Padding(Text(line, "yellow"), (0, 0, 0, 2)) for line in warning_lines(summary)]
     return Group(Text("\nWarnings", "italic"), *lines) if lines else None
+
+
+def warning_lines(summary: Json) -> list[str]:
+    """Return one line for each kind of warning: the first of its kind, and how many more there are."""
+    kinds: dict[str, list[str]] = {}
+    for warning in summary["warnings"]:
+        if warning["level"] != "info":
+            kinds.setdefault(warning["kind"], []).append(warning["message"])
+    return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "") for lines in kinds.values()]
+
+
+def byte_size(count: int) -> str:
+    """Return a size in decimal units, as bandwidths are: 33.55 MB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} B"
 
 
 def _number(value: float | None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.analysis import plain
+from rankscope.analysis import findings, plain
 from rankscope.analysis.breakdown import PARTS, totals
 from rankscope.analysis.collectives import group_name
 from rankscope.analysis.errors import Notice
@@ -48,7 +48,8 @@ def summarise(analysis: Analysis) -> Json:
         "stragglers": _stragglers(analysis, from_plain["confirmed"]),
         "loader": loader_waits(analysis.ranks),
         "findings": [
-            {name: getattr(finding, name) for name in finding.__struct_fields__} for finding in analysis.findings
+            {name: getattr(finding, name) for name in finding.__struct_fields__}
+            for finding in _findings(analysis, from_plain)
         ],
         "throughput": from_plain["throughput"],
         "profiler_overhead": from_plain["overhead"],
@@ -198,6 +199,15 @@ def _stragglers(analysis: Analysis, confirmed: bool | None) -> Json:
     }
 
 
+def _findings(analysis: Analysis, from_plain: Json) -> list[findings.Finding]:
+    rate = from_plain["throughput"]
+    step_ms = None if rate is None else rate["step_ms_p50"]
+    limits = analysis.options.limits
+    return findings.without_profiler(
+        analysis.findings, step_ms, from_plain["extra_ms"], from_plain["confirmed"], limits
+    )
+
+
 def _cause(excess: dict[str, int]) -> str | None:
     from rankscope.analysis.stragglers import cause_of
 
@@ -218,7 +228,7 @@ def _config(analysis: Analysis, notices: list[Notice]) -> RunConfig | None:
 
 
 def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) -> Json:
-    nothing = {"throughput": None, "overhead": {"torch": None, "nsys": None}, "confirmed": None}
+    nothing = {"throughput": None, "overhead": {"torch": None, "nsys": None}, "confirmed": None, "extra_ms": None}
     run_dir = analysis.run_dir
     found = None if run_dir is None else plain.read_pass(run_dir.for_pass("plain"), "measured")
     if run_dir is None or found is None or config is None:
@@ -228,16 +238,29 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
     traced = plain.read_pass(run_dir.for_pass("torch"), "active")
     base, slow = found.step_ns(), None if traced is None else traced.step_ns()
     overhead = round(slow / base, 4) if base and slow else None
+    if overhead is not None and overhead > _DISTORTED:
+        text = (
+            f"profiling makes a step {overhead:.2f} times as long: the breakdown is that of the traced step; what "
+            "profiling added is taken off from what a fix would bring"
+        )
+        notices.append(Notice(kind="profiler_distorts", message=text, details={"overhead": overhead}))
     rate = plain.throughput(found, config)
     if rate is not None and rate["mfu"] is None:
         text = "mfu is null: the dense peak of this device and arithmetic is not known"
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
     confirmed = plain.confirm(analysis.verdict, found)
-    return {"throughput": rate, "overhead": {"torch": overhead, "nsys": None}, "confirmed": confirmed}
+    extra = (slow - base) * 1e-6 if base and slow else None
+    return {
+        "throughput": rate,
+        "overhead": {"torch": overhead, "nsys": None},
+        "confirmed": confirmed,
+        "extra_ms": extra,
+    }
 
 
 # --- notices -------------------------------------------------------------------------------------------------
 
+_DISTORTED = 1.15  # times the plain step from which on a traced step is no picture of it
 _OFFSET_WORTH_SAYING = 1_000_000  # ns
 
 

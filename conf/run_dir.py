@@ -54,6 +54,11 @@ class RankDir:
         """torch.profiler's Chrome trace of one active window; each cycle of `profile.repeat` has its own."""
         return self.path / (f"trace.{cycle}.json.gz" if cycle else "trace.json.gz")
 
+    def tensorboard(self, trace: Path) -> Path:
+        """The name of a trace for TensorBoard's plugin, in one folder with the other ranks'."""
+        cycle = trace.name.removesuffix(".json.gz").removeprefix("trace").lstrip(".") or "0"
+        return self.path.parent.parent / "tensorboard" / f"rank{self.rank}.{cycle}.pt.trace.json.gz"
+
     @property
     def key_averages(self) -> Path:
         """torch.profiler's `key_averages` (Parquet); the same as text beside it with the suffix .txt."""

@@ -6,6 +6,7 @@ the first one `key_averages` and the stacks. `ProfilerStep#N` has the number of 
 
 import json
 import logging
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from rankscope.conf.run_dir import RankDir
 from rankscope.conf.schema import ProfileConfig
 from rankscope.harness.process_group import RankContext
 
+_TAIL = 1 << 14  # bytes at the end of a trace that hold what follows its events
 log = logging.getLogger(__name__)
 
 
@@ -110,9 +112,11 @@ class StepProfiler:
         plain = target.with_name(f".{target.stem}")
         try:
             profiler.export_chrome_trace(str(plain))
+            name_trace(plain, f"rank{self._context.rank}/{target.name}")
             compress(plain, target)
         finally:
             plain.unlink(missing_ok=True)
+        link_for_tensorboard(self._rank_dir, target)
         self.traces.append(target.name)
         if len(self.traces) == 1:
             write_key_averages(profiler, self._rank_dir, cuda=self._context.cuda)
@@ -120,6 +124,24 @@ class StepProfiler:
                 metric = "self_cuda_time_total" if self._context.cuda else "self_cpu_time_total"
                 with replacing(self._rank_dir.stacks) as temporary:
                     profiler.export_stacks(str(temporary), metric)
+
+
+def name_trace(path: Path, name: str) -> None:
+    """Put `name` where torch wrote the trace's own path, at the end of the file: traces are shared, paths are not."""
+    with path.open("r+b") as file:
+        start = file.seek(max(0, path.stat().st_size - _TAIL))
+        tail = file.read().replace(str(path).encode(), name.encode())
+        file.seek(start)
+        file.truncate()
+        file.write(tail)
+
+
+def link_for_tensorboard(rank_dir: RankDir, trace: Path) -> None:
+    """Give the trace a name that TensorBoard's plugin looks for, all ranks in one folder: `tensorboard --logdir` it."""
+    link = rank_dir.tensorboard(trace)
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(trace, link.parent))
 
 
 def compress(source: Path, target: Path) -> None:

@@ -6,6 +6,7 @@ What cannot be found is None, with the reason under `reasons`.
 import importlib.metadata
 import os
 import platform
+import re
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,7 @@ def environment(torch: TorchFacts) -> dict[str, Any]:
         },
         "memory_bytes": psutil.virtual_memory().total,
         "gpus": None if smi is None else [gpu for line in smi.splitlines() if (gpu := _gpu(line))],
-        "topology": None if smi is None else ask("topology", ["nvidia-smi", "topo", "-m"]),
+        "topology": None if smi is None else _plain(ask("topology", ["nvidia-smi", "topo", "-m"])),
         "torch": msgspec.to_builtins(torch),
         "nsys": ask("nsys", ["nsys", "--version"]),
         "python": platform.python_version(),
@@ -55,6 +56,11 @@ def environment(torch: TorchFacts) -> dict[str, Any]:
         "variables": variables(os.environ),
         "reasons": reasons,
     }
+
+
+def _plain(text: str | None) -> str | None:
+    """nvidia-smi underlines its headings even when nobody watches."""
+    return None if text is None else re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def git_commit() -> str | None:

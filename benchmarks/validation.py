@@ -1,0 +1,92 @@
+"""What rankscope finds in real traces with planted faults, beside what was planted: a table in Markdown.
+
+    python benchmarks/validation.py FOLDER_OF_TRACES > table.md
+
+Each subfolder is one recording (rank0.json.gz, ...). What is known of it comes from the recording itself and from an
+independent implementation, not from rankscope. A row without a known answer is marked "-".
+"""
+
+import sys
+from pathlib import Path
+
+from rankscope.analysis import AnalysisError, load, summarise
+
+# folder: (planted, verdict, rank, cause, lateness in ms of the judged steps: low, high)
+KNOWN: dict[str, tuple[str, str | None, int | None, str | None, float | None, float | None]] = {
+    "big_baseline_w1": ("none", "none", None, None, None, None),
+    "big_baseline_w2": ("none", "none", None, None, None, None),
+    "big_baseline_w4": ("none", "none", None, None, 0, 0.6),
+    "big_strong_w2": ("none", None, None, None, None, None),
+    "big_strong_w4": ("none; late under the profiler", "persistent", 2, "host", 3.9, 6.0),
+    "big_straggler_gpu_w4": ("5.7 ms of matmul on rank 3", "persistent", 3, "compute", 6.1, 7.7),
+    "big_straggler_host_w4": ("10 ms sleep on rank 3, hidden", "none", None, None, 0, 0.83),
+    "big_data_stall_rank0_w4": ("150 ms in the loader of rank 0", "persistent", 0, "data", 139, 150),
+    "big_no_overlap_w4": ("one bucket", "none", None, None, 0, 1.13),
+    "big_item_sync_w4": (".item() in every block", "none", None, None, 0.35, 1.84),
+    "comm_bound_w1": ("none", "none", None, None, None, None),
+    "comm_bound_w4": ("wide layers, batch 1", "none", None, None, 0, 0.08),
+    "baseline_w1": ("none", "none", None, None, None, None),
+    "baseline_w2": ("none", None, None, None, None, None),
+    "straggler_gpu_w2": ("9 ms on rank 1, hidden by profiling", "persistent", 0, "host", None, None),
+    "launch_bound_w1": ("none", "none", None, None, None, None),
+    "launch_bound_w2": ("small kernels; late under the profiler", "persistent", 1, "host", 31, 45),
+    "small_buckets_w2": ("tiny buckets", None, None, None, None, None),
+    "grad_accum4_w2": ("4 micro-steps", None, None, None, None, None),
+    "two_groups_w2": ("three interleaved groups", None, None, None, None, None),
+    "fsdp2_w2": ("FSDP2", None, None, None, None, None),
+    "cuda_graphs_w2": ("CUDA graphs", None, None, None, None, None),
+    "warm_sync_w2": ("none; clean window", None, None, None, None, None),
+}
+
+
+def row(folder: Path) -> tuple[str, bool]:
+    """Return one line of the table, and whether it agrees with what is known."""
+    planted, verdict, rank, cause, low, high = KNOWN.get(folder.name, ("?", None, None, None, None, None))
+    try:
+        analysis = load(folder)
+    except AnalysisError as error:
+        return f"| {folder.name} | {planted} | | {error} | | | | | **no** |", False
+    summary = summarise(analysis)
+    found, clock = summary["stragglers"], summary["alignment"]
+    late = analysis.segments()
+    worst = late[late["step"].isin(analysis.steps_judged)].groupby("step")["lateness_ns"].max() / 1e6
+    span = f"{worst.min():.2f} to {worst.max():.2f}" if len(worst) else ""
+    right = verdict is None or (found["verdict"], found["rank"], found["cause"]) == (verdict, rank, cause)
+    if low is not None and high is not None:  # published to two digits
+        right &= bool(worst.min() >= low - 0.005 * max(1, low) and worst.max() <= high + 0.005 * max(1, high))
+    known = "-" if verdict is None else _words(verdict, rank, cause) + ("" if low is None else f", {low} to {high} ms")
+    spread, bound = clock["end_spread_us"]["p50"], clock["error_bound_us"]
+    cells = [
+        folder.name,
+        planted,
+        known,
+        _words(found["verdict"], found["rank"], found["cause"]),
+        span,
+        f"{sum(r['matched'] for r in summary['collectives'])} + {sum(r['unmatched'] for r in summary['collectives'])}",
+        "" if spread is None else f"{spread:.0f} / {bound:.0f}",
+        str(clock["causality_violations"]),
+        "-" if verdict is None else ("yes" if right else "**no**"),
+    ]
+    return f"| {' | '.join(cells)} |", right
+
+
+def _words(verdict: str, rank: int | None, cause: str | None) -> str:
+    return verdict if rank is None else f"{verdict}, rank {rank}, {cause}"
+
+
+def main(folder: Path) -> int:
+    print(
+        "| recording | planted | known | found | lateness, ms | calls matched + left | ends, us: spread / bound",
+        end="",
+    )
+    print(" | causality | agrees |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    agrees = True
+    for path in sorted(path for path in folder.iterdir() if path.is_dir()):
+        line, right = row(path)
+        agrees &= right
+        print(line)
+    return 0 if agrees else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,76 @@
+"""Run folders that our own harness recorded on two H100s (tests/data/runs): both passes, one summary."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rankscope.analysis import load, summarise
+from rankscope.analysis.report import report
+
+RUNS = Path(__file__).parents[1] / "data" / "runs"
+NAMES = ["resnet_w2", "images_w2"]
+
+
+def steps(name: str, which: str, rank: int) -> Any:
+    return pd.read_parquet(RUNS / name / "passes" / which / "ranks" / str(rank) / "steps.parquet")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_breakdown_sums_to_the_step(name: str) -> None:
+    table = load(RUNS / name).steps()
+    parts = ["compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "copy_ns", "data_stall_ns", "host_gap_ns"]
+    assert (table[parts].sum(axis=1) == table["step_ns"]).all()
+    assert table["analysed"].all() and len(table) == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_window_is_clean(name: str) -> None:
+    """The harness meets and synchronises before the window: no left-over kernel, every launch recorded."""
+    analysis = load(RUNS / name)
+    assert all(data.left_over == 0 for data in analysis.ranks)
+    table = analysis.steps()
+    assert (table["covered"] == table["launches"]).all()
+    assert analysis.collectives()["matched"].all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_throughput_is_that_of_the_plain_pass(name: str) -> None:
+    summary = summarise(load(RUNS / name))
+    plain = [steps(name, "plain", rank).query("phase == 'measured'")["device_ns"].median() for rank in (0, 1)]
+    traced = [steps(name, "torch", rank).query("phase == 'active'")["device_ns"].median() for rank in (0, 1)]
+    step_ms = (plain[0] + plain[1]) / 2 / 1e6
+    samples = {"resnet_w2": 8, "images_w2": 16}[name]
+    assert summary["throughput"]["step_ms_p50"] == pytest.approx(step_ms, rel=1e-4)
+    assert summary["throughput"]["samples_per_s"] == pytest.approx(samples / step_ms * 1000, rel=1e-4)
+    assert summary["profiler_overhead"]["torch"] == pytest.approx(sum(traced) / sum(plain), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_rank_late_only_under_the_profiler_is_not_confirmed(name: str) -> None:
+    """Nothing was planted: the plain pass has no rank whose host is slower by what the trace shows."""
+    summary = summarise(load(RUNS / name))
+    assert summary["stragglers"]["cause"] == "host" and summary["stragglers"]["confirmed_by_plain"] is False
+    finding = next(item for item in summary["findings"] if item["id"] == "straggler_host")
+    assert finding["recoverable_ms"] == 0 and finding["severity"] == "low"
+    assert "NOT in the plain pass" in report(summary, None)
+
+
+def test_a_rank_without_trace_makes_it_partial(tmp_path: Path) -> None:
+    shutil.copytree(RUNS / "resnet_w2", tmp_path / "run")
+    (tmp_path / "run" / "passes" / "torch" / "ranks" / "1" / "trace.json.gz").unlink()
+    summary = summarise(load(tmp_path / "run"))
+    assert summary["status"] == "partial" and summary["missing_ranks"] == [1]
+    assert summary["throughput"] is not None  # the plain pass is whole
+    assert summary["per_rank"][0]["wait_ms"] is None
+
+
+def test_without_plain_pass_throughput_is_null(tmp_path: Path) -> None:
+    shutil.copytree(RUNS / "resnet_w2", tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "passes" / "plain")
+    summary = summarise(load(tmp_path / "run"))
+    assert summary["throughput"] is None and summary["profiler_overhead"]["torch"] is None
+    assert summary["stragglers"]["confirmed_by_plain"] is None
+    assert "no_plain_pass" in {notice["kind"] for notice in summary["warnings"]}
