@@ -12,6 +12,7 @@ from rankscope.analysis.errors import Notice
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.table import Table
 
+_HELD_UP = 1.5  # times the median of the later steps
 _WARM_UP = 2.0  # times the median of the later steps
 
 
@@ -36,6 +37,11 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
         text = f"step {step}: records are missing on rank {_list(partial[step])}; the step was left out"
         notices.append(Notice(kind="partial_step", message=text, details={"steps": [step], "ranks": partial[step]}))
     kept = sorted(common - set(partial))
+    late = _late_start(ranks, steps, kept)
+    if late is not None:
+        text = f"step {late}: the first of the capture, its collectives wait for profilers that start late; left out"
+        notices.append(Notice(kind="capture_start", level="info", message=text, details={"steps": [late]}))
+        kept = kept[1:]
     warm_up = _warm_up(ranks, steps, kept)
     if warm_up:
         text = f"step {_list(warm_up)}: warm-up (other collectives than later steps, and slower); left out"
@@ -53,6 +59,20 @@ def judged(analysed: Sequence[int], steps: Table) -> list[int]:
     opening = {step for step in analysed if step == first or step - 1 not in set(steps["step"].tolist())}
     rest = [step for step in analysed if step not in opening]
     return rest or list(analysed)
+
+
+def _late_start(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> int | None:
+    """Return the first step of a capture of Nsight Systems if it was held up on some rank, else None.
+
+    Seen: 106 ms and 138 ms in the first all-reduce, until the last rank had opened its capture range.
+    """
+    if ranks[0].source != "nsys" or not ranks[0].sees_communication or len(kept) < 3:
+        return None
+    for data in ranks:
+        own = steps.take((steps["rank"] == data.rank) & np.isin(steps["step"], kept)).sort("step")
+        if len(own) and own["step_ns"][0] > _HELD_UP * float(np.median(own["step_ns"][1:])):
+            return kept[0]
+    return None
 
 
 def _warm_up(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> list[int]:

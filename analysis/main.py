@@ -5,13 +5,14 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from rankscope.analysis.errors import AnalysisError
-from rankscope.analysis.pipeline import Analysis, load
+from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.report import report
 from rankscope.analysis.show import show
 from rankscope.analysis.summary import Json, error_summary, summarise, tables
@@ -21,6 +22,15 @@ from rankscope.conf.files import replacing, write_json, write_text
 OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 
 
+def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Check a regular expression."""
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is no regular expression ({error})") from None
+    return text
+
+
 @click.command("rankscope analyze")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
@@ -28,15 +38,28 @@ OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
+@click.option(
+    "--nsys-steps",
+    metavar="PATTERN",
+    callback=_pattern,
+    help="Name or regular expression of the NVTX ranges that are steps; a group in it is the step's number.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def analyze(paths: tuple[Path, ...], out: Path | None, json_file: Path | None, allow_partial: bool, quiet: bool) -> int:
+def analyze(
+    paths: tuple[Path, ...],
+    out: Path | None,
+    json_file: Path | None,
+    allow_partial: bool,
+    nsys_steps: str | None,
+    quiet: bool,
+) -> int:
     """Say where the time of a distributed step goes, which rank is late, and why.
 
-    PATHS: a run folder, a pass folder, a folder of torch.profiler traces, or trace files.
+    PATHS: a run folder, a pass folder, a folder of torch.profiler traces or of Nsight Systems reports, or such files.
     """
     console = Console(stderr=json_file == Path("-"), highlight=False)
     try:
-        analysis = load(*paths)
+        analysis = load(*paths, options=Options(nsys_steps=nsys_steps))
         summary = summarise(analysis)
     except AnalysisError as error:
         click.echo(f"rankscope: {error}", err=True)

@@ -1,4 +1,4 @@
-"""Reader of Nsight Systems' SQLite exports: one file in, one `RankTrace` for each process that trained out.
+"""Reader of Nsight Systems' SQLite exports: one process of a file in, a `RankTrace` out.
 
 The tables are those of the Kineto reader, so everything after it is one code. Launches are the CUDA API's calls,
 annotations are NVTX ranges; a communication kernel takes its kind and size from the NCCL range around its launch.
@@ -8,7 +8,6 @@ are not seen at all.
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,14 +37,51 @@ _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?$")
 _PROCESS_BITS = 24  # the lower bits of a global id are the thread
 
 
-def read(path: Path, label: str | None = None, steps: str | None = None) -> list[RankTrace]:
-    """Read one export, which notices call `label`; `steps` names the ranges that are steps (name or regex).
+def read(path: Path, label: str | None = None, steps: str | None = None, process: int | None = None) -> RankTrace:
+    """Read one process of an export, which notices call `label`; `steps` names the ranges that are steps.
 
-    Raises `UnreadableTraceError` when it gives no numbers at all.
+    Without `process` the export's only one, or that with the most GPU work. Raises `UnreadableTraceError` when it
+    gives no numbers at all.
     """
     export = Export(path, label or path.name)
     try:
-        return _Reader(export, steps).traces()
+        return _Reader(export, steps).trace(process)
+    finally:
+        export.close()
+
+
+class Glance(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be said of an export at once: which processes trained, and when."""
+
+    processes: list[int]  # upper part of their global ids
+    session_start: int | None  # Unix ns
+    window: tuple[int, int] | None  # first and last event, ns on its own clock
+    comparable: bool  # whether that clock is Unix time
+
+
+def glance(path: Path, label: str, steps: str | None = None) -> Glance:
+    """Look into an export without reading it whole; raises like `read`."""
+    export = Export(path, label)
+    try:
+        table = next((name for name in (_KERNELS, _GRAPHS) if export.has(name, "globalPid", "start", "end")), None)
+        if table is not None:
+            processes = [int(str(row[0])) for row in export.rows(f"SELECT DISTINCT globalPid >> 24 FROM {table}")]
+            span = export.rows(f"SELECT MIN(start), MAX(end) FROM {table}")[0]
+        else:
+            ranges = read_ranges(export, steps)
+            chosen = ranges.is_step if ranges.is_step.any() else np.ones(len(ranges.names), bool)
+            processes = [int(value) for value in np.unique(ranges.thread[chosen] >> _PROCESS_BITS)]
+            known = ranges.end[chosen & (ranges.end != UNKNOWN)]
+            span = (ranges.start[chosen].min(), known.max()) if len(known) else (None, None)
+        origin = export.origin
+        first, last = span
+        window = None if first is None or last is None else (int(str(first)), int(str(last)))
+        return Glance(
+            processes=sorted(processes),
+            session_start=export.session_start,
+            window=window and (window[0] + (origin or 0), window[1] + (origin or 0)),
+            comparable=origin is not None,
+        )
     finally:
         export.close()
 
@@ -65,29 +101,22 @@ class _Reader:
         if self._origin is None:
             self._note("no_session_start", "does not say when its session began; ranks are compared by collectives")
 
-    def traces(self) -> list[RankTrace]:
-        """Return one trace a process that trained."""
+    def trace(self, process: int | None) -> RankTrace:
+        """Return the tables of one process."""
         device, device_of = self._device()
         launches, launch_of = self._launches()
         host, host_of = self._host(with_device=len(device) > 0)
-        self._check(device, launches, launch_of, host)
-        processes = self._trained(device_of, host_of)
-        parts = []
-        for process in processes:
-            own = _describe(device.take(device_of == process), launches.take(launch_of == process), self._nccl(process))
-            host_part = host.take(host_of == process)
-            parts.append((own, launches.take(launch_of == process), host_part))
+        self._check(device, launches, host)
+        if process is None:
+            owners, counts = np.unique(device_of if len(device) else host_of, return_counts=True)
+            process = int(owners[np.argmax(counts)])
+        launches = launches.take(launch_of == process)
+        device = _describe(device.take(device_of == process), launches, self._nccl(process))
         words = {name: codes.words for name, codes in self._codes.items()}
-        return [
-            self._trace(process, [_with_words(table, words) for table in tables], alone=len(processes) == 1)
-            for process, tables in zip(processes, parts, strict=True)
-        ]
-
-    def _trace(self, process: int, tables: Sequence[Table], *, alone: bool) -> RankTrace:
-        device, launches, host = tables
-        starts = np.concatenate([table["start"] for table in tables])
-        starts = starts[starts != UNKNOWN]
-        window = [int(starts.min()), int(starts.max())] if len(starts) else None
+        device, launches, host = (
+            _with_words(table, words) for table in (device, launches, host.take(host_of == process))
+        )
+        alone = len(np.unique(device_of if len(device_of) else host_of[self._ranges.is_step])) <= 1
         export = self._export
         return RankTrace(
             files=[export.label],
@@ -99,7 +128,7 @@ class _Reader:
             host=host,
             sees_communication=len(device) > 0,
             notices=[*self._notices, *self._ranges.notices],
-            extra={"nsys": export.product, "session_start": export.session_start, "process": process, "window": window},
+            extra={"nsys": export.product},
         )
 
     def _note(self, kind: str, what: str, **details: object) -> None:
@@ -196,16 +225,7 @@ class _Reader:
         names = [(value >> _PROCESS_BITS & 0xFFFFFF, value & 0xFFFFFF) for value in distinct.tolist()]
         return self._codes["thread"].encode(names)[index] if len(ids) else np.zeros(0, np.int32)
 
-    # --- processes -------------------------------------------------------------------------------------------
-
-    def _trained(self, device_of: Column, host_of: Column) -> list[int]:
-        """Return the processes that trained: those with GPU work, else with steps, else with any range."""
-        for found in (device_of, host_of[self._ranges.is_step], host_of):
-            if len(found):
-                return [int(process) for process in np.unique(found)]
-        return []
-
-    def _check(self, device: Table, launches: Table, launch_of: Column, host: Table) -> None:
+    def _check(self, device: Table, launches: Table, host: Table) -> None:
         if len(device):
             if not len(host):
                 self._note("no_nvtx", "holds no NVTX ranges: numbers of the whole window only; trace with -t cuda,nvtx")
@@ -310,7 +330,7 @@ def _inside_steps(ranges: Ranges) -> Column:
         own = steps[ranges.thread[steps] == thread]
         at = np.searchsorted(ranges.start[own], ranges.start, "right") - 1
         inside |= (ranges.thread == thread) & (at >= 0) & (ranges.end <= ranges.end[own][np.maximum(at, 0)])
-    return inside & ~ranges.is_step & ~ranges.is_wait & (ranges.end != UNKNOWN)
+    return np.asarray(inside & ~ranges.is_step & ~ranges.is_wait & (ranges.end != UNKNOWN))
 
 
 def _no_collective(count: int) -> dict[str, Column]:

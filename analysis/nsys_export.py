@@ -17,7 +17,7 @@ from rankscope.analysis.errors import Notice, UnreadableTraceError
 from rankscope.analysis.table import UNKNOWN, Column
 
 KNOWN_MAJOR = 3  # of EXPORT_SCHEMA_VERSION: by NVIDIA's words a new major number is a rewrite
-_METADATA = (
+METADATA = (
     "EXPORT_SCHEMA_VERSION",
     "EXPORT_PRODUCT_VERSION",
     "EXPORT_PARAM_TIME_NORMALIZE",
@@ -171,9 +171,9 @@ class Export:
     def _metadata(self) -> dict[str, str]:
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second: 2022.4
             if self.has(table, "name", "value"):
-                marks = ", ".join("?" * len(_METADATA))
+                marks = ", ".join("?" * len(METADATA))
                 query = f"SELECT name, value FROM {table} WHERE name IN ({marks})"
-                return {str(name): str(value) for name, value in self.rows(query, _METADATA)}
+                return {str(name): str(value) for name, value in self.rows(query, METADATA)}
         if not self.has("StringIds", "id", "value"):
             raise self.fail("not_an_export", f"is a database, but no export of Nsight Systems; {_AGAIN}")
         return {}

@@ -25,7 +25,9 @@ _STEPS = (
     re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?)", re.IGNORECASE),
     re.compile(r"batch[ _#:-]*(\d+)", re.IGNORECASE),
 )
-_DATA_WAIT = re.compile(r"data|(?:data|batch)[ _-]?(?:wait|load(?:er|ing)?|fetch)|(?:load|next|get|fetch)[ _-]?(?:batch|data)")
+_DATA_WAIT = re.compile(
+    r"data|(?:data|batch)[ _-]?(?:wait|load(?:er|ing)?|fetch)|(?:load|next|get|fetch)[ _-]?(?:batch|data)"
+)
 _OF_NCCL = "nccl"
 
 
@@ -118,7 +120,9 @@ def _step_numbers(
     result = np.full(len(texts), UNKNOWN)
     chosen: list[tuple[int, re.Match[str]]] = []
     for expression in [re.compile(pattern)] if pattern is not None else _STEPS:
-        found = [expression.fullmatch(text) or expression.fullmatch(name) for text, name in zip(texts, full, strict=True)]
+        found = [
+            expression.fullmatch(text) or expression.fullmatch(name) for text, name in zip(texts, full, strict=True)
+        ]
         chosen = [(row, match) for row, match in enumerate(found) if match is not None and not of_nccl[row]]
         if chosen:
             break

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from rankscope.analysis import analysed, findings, kineto, sources, stragglers
+from rankscope.analysis import analysed, findings, nsys_sources, readers, sources, stragglers
 from rankscope.analysis.breakdown import exposed_of_each, measure_steps
 from rankscope.analysis.clock import Alignment, align
 from rankscope.analysis.collectives import match
-from rankscope.analysis.errors import AnalysisError, Notice, UnreadableTraceError
+from rankscope.analysis.errors import AnalysisError, Level, Notice, UnreadableTraceError
 from rankscope.analysis.prepare import prepare
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.table import Table
@@ -32,6 +32,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     thresholds: stragglers.Thresholds = stragglers.Thresholds()
     limits: findings.Limits = findings.Limits()
+    nsys_steps: str | None = None  # name or regular expression of the NVTX ranges that are steps; None: recognised
 
 
 class Analysis(msgspec.Struct, kw_only=True):
@@ -88,7 +89,7 @@ _NAMED_ONE_BY_ONE = 8  # missing ranks
 def load(*paths: str | Path, options: Options | None = None) -> Analysis:
     """Analyse a run folder, a folder of traces, or trace files; `AnalysisError` when there are no numbers."""
     options = options or Options()
-    found = sources.find([Path(path) for path in paths])
+    found = nsys_sources.expand(sources.find([Path(path) for path in paths]), options.nsys_steps)
     traces, notices = _read(found)
     ranks, more = _identify(traces, found)
     notices = [*found.notices, *notices, *more]
@@ -100,7 +101,7 @@ def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size:
     """Analyse tables that a reader produced, one `RankTrace` a rank; the rest of `load` only finds and reads them."""
     data = [prepare(trace) for trace in traces]
     notices = [notice for item in data for notice in item.notices]
-    data = [msgspec.structs.replace(item, notices=[]) for item in data]
+    data = nsys_sources.with_groups([msgspec.structs.replace(item, notices=[]) for item in data])
     size = _world_size(data, world_size)
     missing = sorted(set(range(size)) - {item.rank for item in data if item.complete})
     notices += _missing(missing, size, {item.rank for item in data})
@@ -167,7 +168,7 @@ def _read(found: sources.Sources) -> tuple[list[tuple[sources.Source, RankTrace]
     traces, notices = [], []
     for source in found.files:
         try:
-            traces.append((source, kineto.read(source.path, source.label)))
+            traces.append((source, readers.read(source)))
         except UnreadableTraceError as error:
             if error.notice.kind != "not_a_trace" or source.explicit:
                 rank = source.rank if source.rank is not None else source.rank_from_name
@@ -185,7 +186,7 @@ def _one_line(notices: Sequence[Notice], found: sources.Sources) -> tuple[str, l
     listed = list(notices)
     if not listed:
         where = found.run_dir.path if found.run_dir else "the given paths"
-        return f"{where}: no trace of the torch pass in it; record one with passes=[plain,torch]", []
+        return f"{where}: no trace of a torch or nsys pass in it; record one with passes=[plain,torch]", []
     more = f" (and {len(listed) - 1} more)" if len(listed) > 1 else ""
     return listed[0].message + more, listed
 
@@ -223,9 +224,10 @@ def _rank_of(source: sources.Source, trace: RankTrace, *, alone: bool) -> tuple[
     if trace.rank is not None:
         return trace.rank, None
     if source.rank_from_name is not None:
+        level: Level = "info" if source.nsys else "warning"  # reports never say
         text = f"{file}: no rank inside; rank {source.rank_from_name} is taken from its name"
         return source.rank_from_name, Notice(
-            kind="rank_from_file_name", rank=source.rank_from_name, file=file, message=text
+            kind="rank_from_file_name", level=level, rank=source.rank_from_name, file=file, message=text
         )
     if alone:
         text = f"{file}: no rank inside or in its name; taken as rank 0, the only one"

@@ -4,9 +4,12 @@ Comes in: a run folder, a pass folder, folders of traces, files. Goes out: a `So
 read here but names and the small JSON files of our own run folders.
 """
 
+import gzip
 import json
 import re
-from collections.abc import Sequence
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +20,10 @@ from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.run_dir import PassDir, RankDir
 
 _TRACE = re.compile(r"\.json(\.gz)?$")
+_NSYS = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
 _UNFINISHED = re.compile(r"\.json(\.gz)?\.tmp$")
 _RANK = re.compile(r"rank[-_.=]?(\d+)|(?<![a-z])r(\d+)(?![a-z0-9])", re.IGNORECASE)
+_HEAD = 1 << 18  # bytes before a trace's first event
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +36,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     rank_from_name: int | None = None  # a guess, used when the file does not say
     host_id: str | None = None
     probe_error_ns: int | None = None  # how far its clock probes leave it from rank 0's
+    process: int | None = None  # in a report of Nsight Systems that holds several
+    steps: str | None = None  # names the NVTX ranges that are steps
+
+    @property
+    def nsys(self) -> bool:
+        """Whether Nsight Systems wrote it."""
+        return _NSYS.search(self.path.name) is not None
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +73,9 @@ def _run(run_dir: RunDir) -> Sources:
     except RunDirError as error:
         raise AnalysisError(str(error)) from None
     world_size = record.get("world_size")
-    return _pass(run_dir.for_pass("torch"), run_dir, world_size if isinstance(world_size, int) else None)
+    size = world_size if isinstance(world_size, int) else None
+    found = _pass(run_dir.for_pass("torch"), run_dir, size)
+    return found if found.files else _pass(run_dir.for_pass("nsys"), run_dir, size)
 
 
 def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> Sources:
@@ -71,6 +85,7 @@ def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> 
         info = _rank_info(rank_dir, notices)
         world_size = info.get("world_size", world_size)
         traces = sorted(rank_dir.path.glob("trace*.json.gz"), key=lambda path: (len(path.name), path.name))
+        traces = traces or reports(rank_dir.path.glob("nsys.*"))
         files += [
             Source(
                 path=path,
@@ -83,8 +98,25 @@ def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> 
             for path in traces
         ]
     if not files and run_dir is None:
-        raise AnalysisError(f"{pass_dir.path}: no trace.json.gz under ranks/; was the torch pass recorded?")
+        raise AnalysisError(
+            f"{pass_dir.path}: no trace.json.gz and no nsys.sqlite under ranks/; was a torch or nsys pass recorded?"
+        )
     return Sources(files=files, run_dir=run_dir, world_size=world_size, notices=notices)
+
+
+def reports(paths: Iterable[Path]) -> list[Path]:
+    """Return of each report of Nsight Systems the file to read: its export, unless the report is younger."""
+    by_stem: defaultdict[Path, dict[str, Path]] = defaultdict(dict)
+    for path in paths:
+        if _NSYS.search(path.name):
+            by_stem[path.with_suffix("")][path.suffix] = path
+    chosen = []
+    for found in by_stem.values():
+        export, report = found.get(".sqlite"), found.get(".nsys-rep")
+        stale = export is not None and report is not None and export.stat().st_mtime < report.stat().st_mtime
+        chosen.append(report if export is None or (stale and report) else export)
+    raw = [found[".qdstrm"] for found in by_stem.values() if set(found) == {".qdstrm"}]
+    return sorted([path for path in chosen if path is not None] + raw)
 
 
 def _rank_info(rank_dir: RankDir, notices: list[Notice]) -> dict[str, Any]:
@@ -116,7 +148,7 @@ def _loose(paths: Sequence[Path]) -> Sources:
     files: list[Source] = []
     notices: list[Notice] = []
     for path in paths:
-        found = _in_folder(path) if path.is_dir() else [path]
+        found = _of_one_kind(_in_folder(path), _reports_in(path)) if path.is_dir() else [path]
         for file in found:
             if _UNFINISHED.search(file.name):
                 text = f"{file.name}: the profiler writes .tmp and renames it at the end, so this export was cut off"
@@ -132,7 +164,7 @@ def _loose(paths: Sequence[Path]) -> Sources:
         raise AnalysisError(
             notices[0].message
             if notices
-            else f"{where}: no trace files (*.json, *.json.gz) in it; give a folder that has"
+            else f"{where}: no trace files (*.json, *.json.gz, *.sqlite, *.nsys-rep) in it; give a folder that has"
         )
     return Sources(files=files, notices=notices)
 
@@ -147,6 +179,28 @@ def _in_folder(folder: Path) -> list[Path]:
         ]
         if found:
             return sorted(found, key=lambda path: (path.parent, _named(path) or 0, path.name))
+    return []
+
+
+def _of_one_kind(traces: list[Path], found: list[Path]) -> list[Path]:
+    """Return torch.profiler's traces, or the reports where other JSON files merely lie beside them."""
+    return found if found and not any(map(_looks_like_trace, traces)) else traces
+
+
+def _looks_like_trace(path: Path) -> bool:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return b'"traceEvents"' in file.read(_HEAD)
+    except (OSError, EOFError, zlib.error):
+        return True  # a damaged trace has to be named
+
+
+def _reports_in(folder: Path) -> list[Path]:
+    """Return the reports of Nsight Systems in a folder; of its subfolders when it has none itself."""
+    for pattern in ("*", "*/*", "**/*"):
+        found = reports(path for path in folder.glob(pattern) if path.is_file())
+        if found:
+            return found
     return []
 
 

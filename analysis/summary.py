@@ -4,6 +4,7 @@ Times in ms unless the key says otherwise; per-step values are means over the an
 null, and `warnings` says why; never 0, never NaN.
 """
 
+import re
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
@@ -22,6 +23,18 @@ from rankscope.conf import ConfigError, RunConfig, load_config
 
 SCHEMA = 1
 
+_REPORT = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
+_OF_COMMUNICATION = (
+    "comm_ms",
+    "wait_ms",
+    "transfer_ms",
+    "exposed_comm_ms",
+    "exposed_wait_ms",
+    "exposed_transfer_ms",
+    "overlap_ratio",
+    "transfer_overlap_ratio",
+)
+
 Json = dict[str, Any]
 
 
@@ -35,7 +48,7 @@ def summarise(analysis: Analysis) -> Json:
     return {
         "schema": SCHEMA,
         "status": status(analysis, notices),
-        "source": "kineto",
+        "source": analysis.ranks[0].source,
         "warnings": [notice.as_dict() for notice in notices],
         "world_size": analysis.world_size,
         "ranks": [data.rank for data in analysis.ranks],
@@ -63,10 +76,15 @@ def error_summary(message: str, notices: Sequence[Notice]) -> Json:
     return {
         "schema": SCHEMA,
         "status": "error",
-        "source": "kineto",
+        "source": _source_of(notices),
         "warnings": listed,
         "versions": {"rankscope": version("rankscope")},
     }
+
+
+def _source_of(notices: Sequence[Notice]) -> str:
+    """Return who wrote the files that gave no numbers, by their names."""
+    return "nsys" if any(_REPORT.search(notice.file or "") for notice in notices) else "kineto"
 
 
 def status(analysis: Analysis, notices: Sequence[Notice]) -> str:
@@ -99,7 +117,7 @@ def _alignment(analysis: Analysis) -> Json:
 
 def _per_rank(analysis: Analysis) -> list[Json]:
     table = analysis.analysed_steps
-    rows = []
+    rows: list[Json] = []
     for data in analysis.ranks:
         own = table.take(table["rank"] == data.rank)
         if not len(own):
@@ -132,6 +150,10 @@ def _per_rank(analysis: Analysis) -> list[Json]:
                 "breakdown_ms": {part: _mean(own[f"{part}_ns"]) for part in PARTS},
             }
         )
+        if not data.sees_communication and analysis.world_size > 1:
+            hidden = {part: None for part in PARTS if part.startswith("exposed")}
+            parts: Json = rows[-1].pop("breakdown_ms")
+            rows[-1] = {**rows[-1], **dict.fromkeys(_OF_COMMUNICATION), "breakdown_ms": {**parts, **hidden}}
     return rows
 
 

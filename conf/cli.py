@@ -20,6 +20,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "analyse a run folder, a folder of traces, or trace files",
     ),
+    "nsys-strip": (
+        "rankscope.analysis.nsys_strip",
+        "main",
+        "copy Nsight Systems exports without what is private in them",
+    ),
     "doctor": (
         "rankscope.launch.doctor",
         "main",
