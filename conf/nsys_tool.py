@@ -9,8 +9,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from rankscope.conf.files import replacing
-
 HIDDEN = ("/opt/nvidia/nsight-systems/*/bin/nsys", "/opt/nvidia/nsight-compute/*/host/target-linux-x64/nsys")
 _LIMIT_S = 300
 _RELEASE = re.compile(r"\d{4}(?:\.\d+)+")
@@ -51,15 +49,19 @@ def importer(nsys: Path) -> Path | None:
 
 
 def export(nsys: Path, report: Path, target: Path) -> str | None:
-    """Write the SQLite export of a report to `target`; returns None, or why there is none."""
-    # NCCL's payload needs the blobs; releases before 2024 do not know the option
-    for extra in (["--include-blobs=true"], []):
-        with replacing(target) as temporary:
+    """Write the SQLite export of a report to `target`, whole or not at all; returns None, or why there is none."""
+    temporary = target.with_name(f".{target.stem}.{os.getpid()}.tmp.sqlite")
+    said, status = "", None
+    try:
+        # NCCL's payload needs the blobs; releases before 2024 do not know the option
+        for extra in (["--include-blobs=true"], []):
             options = ["-t", "sqlite", "-q", "true", "-f", "true", *extra, "-o", str(temporary), str(report)]
             said, status = _run([str(nsys), "export", *options])
             if status == 0 and temporary.exists() and temporary.stat().st_size:
+                os.replace(temporary, target)
                 return None
-            temporary.unlink(missing_ok=True)
+    finally:
+        temporary.unlink(missing_ok=True)
     return f"nsys export failed: {last_line(said) or f'exit status {status}'}"
 
 

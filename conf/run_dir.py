@@ -60,6 +60,16 @@ class RankDir:
         return self.path.parent.parent / "tensorboard" / f"rank{self.rank}.{cycle}.pt.trace.json.gz"
 
     @property
+    def nsys_report(self) -> Path:
+        """Nsight Systems' report of the nsys pass."""
+        return self.path / "nsys.nsys-rep"
+
+    @property
+    def nsys_export(self) -> Path:
+        """The report as SQLite, which the analysis reads."""
+        return self.path / "nsys.sqlite"
+
+    @property
     def key_averages(self) -> Path:
         """torch.profiler's `key_averages` (Parquet); the same as text beside it with the suffix .txt."""
         return self.path / "key_averages.parquet"

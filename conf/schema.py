@@ -19,7 +19,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
-PassName = Literal["plain", "torch"]
+PassName = Literal["plain", "torch", "nsys"]
 
 
 class ConfigError(ValueError):
@@ -97,6 +97,18 @@ class ProfileConfig(_Section, frozen=True, kw_only=True):
         return (self.wait + self.warmup + self.active) * self.repeat
 
 
+class NsysConfig(_Section, frozen=True, kw_only=True):
+    """Nsight Systems: what it traces, on which ranks, and further arguments of `nsys profile`.
+
+    It records the active steps of the first cycle of `profile`.
+    """
+
+    program: str | None = None  # null: on PATH, else where the CUDA toolkit or Nsight Compute put it
+    traces: list[str] = msgspec.field(default_factory=lambda: ["cuda", "nvtx"])  # cuda only counts on a GPU
+    ranks: Literal["all", "one_per_host"] | list[Natural] = "all"
+    extra_args: list[str] = []
+
+
 class LaunchConfig(_Section, frozen=True, kw_only=True):
     """How torchrun is started and how long a pass may take."""
 
@@ -146,6 +158,7 @@ class RunConfig(_Section, frozen=True, kw_only=True):
     precision: PrecisionConfig = PrecisionConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     profile: ProfileConfig = ProfileConfig()
+    nsys: NsysConfig = NsysConfig()
     launch: LaunchConfig = LaunchConfig()
     scenario: ScenarioConfig = ScenarioConfig()
 
@@ -169,7 +182,7 @@ def parse_config(data: Mapping[str, Any]) -> RunConfig:
         config = msgspec.convert(data, RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(describe(error, data, RunConfig)) from None
-    for check in (_check_batch, _check_world, _check_names, _check_data):
+    for check in (_check_batch, _check_world, _check_names, _check_data, _check_nsys):
         check(config)
     return config
 
@@ -221,6 +234,17 @@ def _check_world(config: RunConfig) -> None:
             f"scenario.rank={config.scenario.rank}: allowed are 0 to {config.world_size - 1} "
             f"(world_size={config.world_size})"
         )
+
+
+def _check_nsys(config: RunConfig) -> None:
+    nsys = config.nsys
+    beyond = [rank for rank in nsys.ranks if rank >= config.world_size] if isinstance(nsys.ranks, list) else []
+    if beyond or nsys.ranks == []:
+        raise ConfigError(
+            f"nsys.ranks={nsys.ranks}: allowed are all, one_per_host, or ranks from 0 to {config.world_size - 1}"
+        )
+    if "nvtx" not in nsys.traces:
+        raise ConfigError(f"nsys.traces={nsys.traces}: must hold nvtx, which names the steps")
 
 
 def _check_names(config: RunConfig) -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from rankscope.harness.capture import Capture
 from rankscope.harness.data import Batches
 from rankscope.harness.faults import Fault
 from rankscope.harness.process_group import RankContext
@@ -23,7 +24,7 @@ class Loop:
     batches: Batches
     timer: StepTimer
     ranges: Ranges
-    profiler: StepProfiler | None
+    profiler: StepProfiler | Capture | None
     fault: Fault
     progress: Progress
     log_every: int
@@ -46,8 +47,12 @@ class Loop:
         """Do one step of the plan."""
         timer, phase = self.timer, self.plan[step]
         timer.begin(step, phase)
+        if isinstance(self.profiler, Capture):
+            self.profiler.begin(step)
         self.fault.at_step(step)
         self.trainer.step(self.batches, self.ranges, timer, self.fault, read_loss=step % self.log_every == 0)
+        if isinstance(self.profiler, Capture):
+            self.profiler.end(step)
         timer.end()
         self.progress.update("measure" if phase in ("measured", "active") else "warmup", step + 1)
 

@@ -20,10 +20,12 @@ from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness import clock
+from rankscope.harness.capture import Capture
 from rankscope.harness.data import make_batches
 from rankscope.harness.faults import Fault
 from rankscope.harness.interrupt import saving
 from rankscope.harness.loop import Loop
+from rankscope.harness.nvtx_ranges import Emitter, TorchEmitter
 from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress, reporting
@@ -41,6 +43,8 @@ def main(arguments: list[str]) -> None:
     path, pass_name = arguments
     run_dir = RunDir(Path(path))
     rank_dir = run_dir.for_pass(pass_name).rank(int(os.environ.get("RANK", "0")))
+    if "RANKSCOPE_UMASK" in os.environ:  # nsys clears it, which would let everybody write the rank's files
+        os.umask(int(os.environ["RANKSCOPE_UMASK"], 8))
     rank_dir.path.mkdir(parents=True, exist_ok=True)
     die_with_parent()
     log_to(rank_dir)
@@ -74,7 +78,7 @@ class Worker:
         self._rank_dir = rank_dir
         self._info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
         self._timer: StepTimer | None = None
-        self._profiler: StepProfiler | None = None
+        self._profiler: StepProfiler | Capture | None = None
         self._saving = threading.Lock()
         self._saved = False
 
@@ -129,18 +133,28 @@ class Worker:
             self._profiler = StepProfiler(
                 config.profile, context, self._rank_dir, metadata, keep_trace=not fault.drops_trace
             )
+        elif self._pass_name == "nsys":
+            profiled = "NSYS_PROFILING_SESSION_ID" in os.environ
+            self._profiler = Capture(config.profile, context, profiled=profiled)
         return Loop(
             plan=plan,
             context=context,
             trainer=trainer,
             batches=make_batches(config, context, model.sample, fault.slow_collate(default_collate)),
             timer=self._timer,
-            ranges=Ranges(self._timer, annotate=self._profiler is not None, nvtx=context.cuda),
+            ranges=Ranges(self._timer, annotate=self._pass_name == "torch", nvtx=_emitter_of(self._profiler, context)),
             profiler=self._profiler,
             fault=fault,
             progress=progress,
             log_every=config.log_every,
         )
+
+
+def _emitter_of(profiler: StepProfiler | Capture | None, context: RankContext) -> Emitter | None:
+    """Return what opens NVTX ranges: on a GPU in every pass, on a CPU where Nsight Systems listens."""
+    if isinstance(profiler, Capture):
+        return profiler.emitter
+    return TorchEmitter() if context.cuda else None
 
 
 def one_line(error: BaseException) -> str:

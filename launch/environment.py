@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from rankscope.conf import nsys_tool
 from rankscope.launch.torch_facts import TorchFacts, output_of
 
 _PREFIXES = ("NCCL_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUDA_", "OMP_", "GLOO_", "SLURM_")
@@ -49,7 +50,7 @@ def environment(torch: TorchFacts) -> dict[str, Any]:
         "gpus": None if smi is None else [gpu for line in smi.splitlines() if (gpu := _gpu(line))],
         "topology": None if smi is None else _plain(ask("topology", ["nvidia-smi", "topo", "-m"])),
         "torch": msgspec.to_builtins(torch),
-        "nsys": ask("nsys", ["nsys", "--version"]),
+        "nsys": ask("nsys", [str(nsys_tool.find() or "nsys"), "--version"]),
         "python": platform.python_version(),
         "rankscope": importlib.metadata.version("rankscope"),
         "git_commit": git_commit(),

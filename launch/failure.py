@@ -19,8 +19,9 @@ from rankscope.launch.progress import RankProgress
 from rankscope.launch.torchrun import Ended
 
 Kind = Literal[
-    "raise", "exit", "signal", "oom", "disk_full", "timeout", "stall", "missing_file", "interrupted", "launcher"
-]
+    "raise", "exit", "signal", "oom", "disk_full", "timeout", "stall", "missing_file", "interrupted", "launcher",
+    "nsys_failed", "nsys_report_missing", "nsys_report_unfinished", "nsys_export_failed", "nsys_no_steps",
+]  # fmt: skip
 
 _REPORT = re.compile(
     r"\[\d+\]:\s+time\s+: (?P<time>\S+)\s+host\s+: .*?\s+rank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)"
@@ -97,16 +98,17 @@ def missing_file(pass_dir: PassDir, world_size: int, since: float) -> Failure | 
     for rank in map(pass_dir.rank, range(world_size)):
         needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.name == "torch" else [])
         for path in needed:
-            fault = _fault(path, since)
+            fault = usable(path, since)
             if fault is not None:
                 message = f"wrote no usable {path.name}: {path} {fault}"
                 return Failure(
-                    pass_name=pass_dir.name, rank=rank.rank, kind="missing_file", message=message, log=_log_of(rank)
+                    pass_name=pass_dir.name, rank=rank.rank, kind="missing_file", message=message, log=log_of(rank)
                 )
     return None
 
 
-def _fault(path: Path, since: float) -> str | None:
+def usable(path: Path, since: float) -> str | None:
+    """Return None, or what is wrong with a file that had to be written since then (Unix seconds)."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -134,15 +136,17 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
         )
     first = min(exits, key=lambda item: item.order)
     rank = pass_dir.rank(first.rank)
-    stderr = _stream(pass_dir, first.local_rank)
+    stderr = stream(pass_dir, first.local_rank)
     kind, message = _judge(pass_dir, first, _rank_error(rank))
+    if pass_dir.name == "nsys" and kind == "exit" and not rank.progress.exists():  # the rank never ran
+        kind, message = "nsys_failed", f"nsys failed before it started the rank: {_first_line(stderr)}"
     return Failure(
         pass_name=pass_dir.name,
         rank=first.rank,
         kind=kind,
         message=message,
         traceback=first.traceback or (_crash(stderr) if first.code < 0 else None),
-        log=str(stderr) if stderr is not None else _log_of(rank),
+        log=str(stderr) if stderr is not None else log_of(rank),
     )
 
 
@@ -237,12 +241,20 @@ def _disk_full(pass_dir: PassDir, said: str) -> bool:
     return _DISK.search(said) is not None or shutil.disk_usage(pass_dir.path).free < _FULL_BYTES
 
 
-def _stream(pass_dir: PassDir, local_rank: int) -> Path | None:
+def stream(pass_dir: PassDir, local_rank: int) -> Path | None:
+    """Return where torchrun put what a rank wrote to stderr."""
     return next(pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/stderr.log"), None)
 
 
-def _log_of(rank: RankDir) -> str | None:
+def log_of(rank: RankDir) -> str | None:
+    """Return the rank's own log, if it has one."""
     return str(rank.log) if rank.log.exists() else None
+
+
+def _first_line(path: Path | None) -> str:
+    """Return the first line that says something."""
+    lines = [line.strip() for line in _read(path).splitlines() if line.strip()] if path is not None else []
+    return lines[0][:200] if lines else "it said nothing"
 
 
 def _crash(stderr: Path | None) -> str | None:

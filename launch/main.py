@@ -25,6 +25,8 @@ from rankscope.conf.run_dir import Status
 from rankscope.launch.compose import compose
 from rankscope.launch.environment import environment, git_commit
 from rankscope.launch.failure import Failure, Kind, failure_of
+from rankscope.launch.nsys_command import program
+from rankscope.launch.nsys_reports import collect
 from rankscope.launch.preflight import refuse
 from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
 from rankscope.launch.torch_facts import TorchFacts, torch_facts
@@ -125,7 +127,11 @@ def _record_passes(run_dir: RunDir, config: RunConfig, stop: Stop, passes: dict[
         passes[name] = "running"
         _log.info("pass %s: %s", name, shlex.join(torchrun_command(config, run_dir, name)))
         run_dir.write_record(passes=passes)
-        failure = failure_of(run_dir.for_pass(name), run_pass(config, run_dir, name, stop), config.world_size, since)
+        pass_dir = run_dir.for_pass(name)
+        failure = failure_of(pass_dir, run_pass(config, run_dir, name, stop), config.world_size, since)
+        if name == "nsys":  # of a pass that failed too: the ranks that ended well have reports
+            report_failure = collect(config, pass_dir, program(config), since)
+            failure = failure or report_failure
         if failure is not None:
             return failure
         passes[name] = "completed"
@@ -146,6 +152,7 @@ def _report(run_dir: RunDir, failure: Failure | None, stop: Stop) -> int:
     if failure is not None:
         _say(failure.text())
         traces = [rank for rank in run_dir.for_pass("torch").ranks() if rank.trace.exists() and rank.info.exists()]
+        traces = traces or [rank for rank in run_dir.for_pass("nsys").ranks() if rank.nsys_export.exists()]
         status = analyse(run_dir, stop, partial=True) if traces else REFUSED
         _say(f"rankscope: status failed; what was recorded is kept in {run_dir.path}")
         return PARTIAL if traces and status in (0, PARTIAL) else REFUSED

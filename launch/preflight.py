@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from rankscope.conf import ConfigError, RunConfig
+from rankscope.launch.nsys_command import PASS, program
 from rankscope.launch.torch_facts import TorchFacts
 
 
@@ -14,6 +15,8 @@ def refuse(config: RunConfig, torch: TorchFacts) -> None:
     _check_devices(config, torch)
     _check_nodes(config)
     _check_disk(config)
+    if PASS in config.passes:
+        program(config)
 
 
 def _check_started_alone() -> None:

@@ -76,7 +76,7 @@ def start(command: list[str], environment: dict[str, str], **options: Any) -> su
         env=environment,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=_die_with(os.getpid()),
+        preexec_fn=die_with(os.getpid()),
         **options,
     )
 
@@ -122,7 +122,7 @@ def _wait(process: subprocess.Popen[Any], timeout_s: float) -> None:
         pass
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def die_with(parent: int) -> Callable[[], None]:
     """Return what a new process does first: ask Linux for SIGTERM at its parent's death, even one by SIGKILL."""
 
     def ask() -> None:

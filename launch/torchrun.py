@@ -42,7 +42,7 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, name: str) -> list[str]
         "--max-restarts=0",
         f"--log-dir={run_dir.for_pass(name).torchrun}",
         "--redirects=3",
-        *("-m", "rankscope.harness", str(run_dir.path), name),
+        *("-m", "rankscope.launch.shield" if name == "nsys" else "rankscope.harness", str(run_dir.path), name),
     ]
 
 

@@ -51,7 +51,7 @@ def _is_section(hint: Any) -> bool:
 
 def _yaml(value: Any) -> str:
     if isinstance(value, list):
-        return f"[{','.join(value)}]"
+        return f"[{','.join(map(str, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,0 +1,54 @@
+"""NVTX ranges for Nsight Systems: from torch where it is built for CUDA, else from the package nvtx."""
+
+from typing import Any, Protocol
+
+import torch
+
+CAPTURE = "rankscope"  # the range that Nsight Systems records on a CPU; launch/shield.py names it too
+
+
+class Emitter(Protocol):
+    """Opens and closes ranges of the default domain."""
+
+    def push(self, name: str) -> None:
+        """Open a range on this thread."""
+
+    def pop(self) -> None:
+        """Close the last one that was opened."""
+
+
+class TorchEmitter:
+    """torch's own NVTX: the C functions, which every version of Nsight Systems sees."""
+
+    def __init__(self) -> None:
+        self.push = torch.cuda.nvtx.range_push
+        self.pop = torch.cuda.nvtx.range_pop
+
+
+class PackageEmitter:
+    """The package nvtx: a CPU build of torch has no NVTX functions."""
+
+    def __init__(self) -> None:
+        import nvtx
+
+        self._nvtx: Any = nvtx
+        if type(nvtx.get_domain("rankscope")).__name__ == "DummyDomain":
+            raise RuntimeError(
+                "the installed package nvtx records nothing under this Nsight Systems; pip install 'nvtx<0.2.12'"
+            )
+
+    def push(self, name: str) -> None:
+        """Open a range on this thread."""
+        self._nvtx.push_range(name)
+
+    def pop(self) -> None:
+        """Close the last one that was opened."""
+        self._nvtx.pop_range()
+
+    def start(self, name: str) -> Any:
+        """Open a range that any thread may close; returns what closes it."""
+        return self._nvtx.start_range(name)
+
+    def end(self, opened: Any) -> None:
+        """Close a range opened by `start`."""
+        self._nvtx.end_range(opened)
