@@ -25,6 +25,7 @@ _CAUSE = {
     "earlier_comm": "of earlier collectives",
     "mixed": "of several causes",
 }
+_PROFILERS = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
 
@@ -39,6 +40,7 @@ def _parts(summary: Json) -> list[RenderableType | None]:
         _headline(summary),
         _breakdown(summary),
         _collectives(summary),
+        _agreement(summary),
         _findings(summary),
         _quality(summary),
         _warnings(summary),
@@ -82,8 +84,9 @@ def _headline(summary: Json) -> RenderableType:
             f"\nThroughput {rate['samples_per_s']:.1f} samples/s at {rate['step_ms_p50']:.2f} ms a step (plain pass)"
         )
         text.append("" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}")
-        overhead = summary["profiler_overhead"]["torch"]
-        text.append("" if overhead is None else f"; torch.profiler makes a step {overhead:.2f} times as long")
+        for name, title in _PROFILERS.items():
+            overhead = summary["profiler_overhead"][name]
+            text.append("" if overhead is None else f"; {title} makes a step {overhead:.2f} times as long")
     return text
 
 
@@ -133,6 +136,24 @@ def _collectives(summary: Json) -> RenderableType | None:
         table.add_row(row["kind"], group, size, str(row["count"]), *numbers, busbw, str(row["unmatched"] or ""))
     if len(rows) > _SHOWN_COLLECTIVES:
         table.caption = f"{len(rows) - _SHOWN_COLLECTIVES} more in summary.json"
+    return Group(Text(), table)
+
+
+def _agreement(summary: Json) -> RenderableType | None:
+    found = summary["agreement"]
+    if found is None:
+        return None
+    table = Table(title="Two witnesses, ms a step", title_justify="left", box=None)
+    for title in ("", *_PROFILERS.values(), "difference"):
+        table.add_column(title, justify="right" if title else "left")
+    for row in found["quantities"]:
+        difference = "?" if row["difference"] is None else f"{row['difference']:+.1%}"
+        name = row["name"].removesuffix("_ms").replace("_", " ")
+        table.add_row(name, _number(row["torch"]), _number(row["nsys"]), difference)
+    verdicts = [found["verdict"][name] for name in _PROFILERS]
+    said = [item["verdict"] + ("" if item["rank"] is None else f", rank {item['rank']}") for item in verdicts]
+    same = {True: "the same", False: "NOT the same", None: "not comparable"}[found["verdict"]["agree"]]
+    table.add_row("late rank", *said, same)
     return Group(Text(), table)
 
 

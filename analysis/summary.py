@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.analysis import findings, plain
+from rankscope.analysis.agreement import agreement, second_witness
 from rankscope.analysis.breakdown import PARTS, totals
 from rankscope.analysis.collectives import group_name
 from rankscope.analysis.errors import Notice
@@ -43,6 +44,8 @@ def summarise(analysis: Analysis) -> Json:
     notices = list(analysis.notices)
     config = _config(analysis, notices)
     from_plain = _plain(analysis, config, notices)
+    witness = second_witness(analysis, notices)
+    agreed = None if witness is None else agreement(analysis, witness, notices)
     notices += _clock_notices(analysis)
     notices += _null_reasons(analysis)
     return {
@@ -66,6 +69,7 @@ def summarise(analysis: Analysis) -> Json:
         ],
         "throughput": from_plain["throughput"],
         "profiler_overhead": from_plain["overhead"],
+        "agreement": agreed,
         "versions": {"rankscope": version("rankscope")},
     }
 
@@ -257,9 +261,12 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
         text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
         notices.append(Notice(kind="no_plain_pass", level="info", message=text))
         return nothing
-    traced = plain.read_pass(run_dir.for_pass("torch"), "active")
-    base, slow = found.step_ns(), None if traced is None else traced.step_ns()
-    overhead = round(slow / base, 4) if base and slow else None
+    traced = {name: plain.read_pass(run_dir.for_pass(name), "active") for name in ("torch", "nsys")}
+    base = found.step_ns()
+    slowed = {name: None if steps is None else steps.step_ns() for name, steps in traced.items()}
+    overheads = {name: round(step_ns / base, 4) if base and step_ns else None for name, step_ns in slowed.items()}
+    source = "nsys" if analysis.ranks[0].source == "nsys" else "torch"
+    slow, overhead = slowed[source], overheads[source]
     if overhead is not None and overhead > _DISTORTED:
         text = (
             f"profiling makes a step {overhead:.2f} times as long: the breakdown is that of the traced step; what "
@@ -274,7 +281,7 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
     extra = (slow - base) * 1e-6 if base and slow else None
     return {
         "throughput": rate,
-        "overhead": {"torch": overhead, "nsys": None},
+        "overhead": overheads,
         "confirmed": confirmed,
         "extra_ms": extra,
     }

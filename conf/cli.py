@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "nsys-strip": (
         "rankscope.analysis.nsys_strip",
         "main",
-        "copy Nsight Systems exports without what is private in them",
+        "copy nsys exports without what is private in them",
     ),
     "doctor": (
         "rankscope.launch.doctor",

@@ -140,6 +140,8 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     kind, message = _judge(pass_dir, first, _rank_error(rank))
     if pass_dir.name == "nsys" and kind == "exit" and not rank.progress.exists():  # the rank never ran
         kind, message = "nsys_failed", f"nsys failed before it started the rank: {_first_line(stderr)}"
+    elif pass_dir.name == "nsys" and _read_info(rank).get("status") == "ok":
+        kind, message = "nsys_failed", f"nsys failed after the rank was done: it {message}"
     return Failure(
         pass_name=pass_dir.name,
         rank=first.rank,
@@ -229,11 +231,17 @@ def _where(progress: RankProgress | None, stack: list[str]) -> str:
 
 
 def _rank_error(rank: RankDir) -> str | None:
-    try:
-        error = json.loads(rank.info.read_text()).get("error")
-    except (OSError, ValueError, AttributeError):
-        return None
+    error = _read_info(rank).get("error")
     return error if isinstance(error, str) else None
+
+
+def _read_info(rank: RankDir) -> dict[str, Any]:
+    """Return the rank's rank.json, empty where there is none."""
+    try:
+        info = json.loads(rank.info.read_text())
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}
 
 
 def _disk_full(pass_dir: PassDir, said: str) -> bool:

@@ -26,7 +26,7 @@ from rankscope.launch.compose import compose
 from rankscope.launch.environment import environment, git_commit
 from rankscope.launch.failure import Failure, Kind, failure_of
 from rankscope.launch.nsys_command import program
-from rankscope.launch.nsys_reports import collect
+from rankscope.launch.nsys_reports import collect, of_pass_or_reports
 from rankscope.launch.preflight import refuse
 from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
 from rankscope.launch.torch_facts import TorchFacts, torch_facts
@@ -130,8 +130,7 @@ def _record_passes(run_dir: RunDir, config: RunConfig, stop: Stop, passes: dict[
         pass_dir = run_dir.for_pass(name)
         failure = failure_of(pass_dir, run_pass(config, run_dir, name, stop), config.world_size, since)
         if name == "nsys":  # of a pass that failed too: the ranks that ended well have reports
-            report_failure = collect(config, pass_dir, program(config), since)
-            failure = failure or report_failure
+            failure = of_pass_or_reports(failure, collect(config, pass_dir, program(config), since))
         if failure is not None:
             return failure
         passes[name] = "completed"

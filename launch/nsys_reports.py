@@ -33,6 +33,13 @@ def collect(config: RunConfig, pass_dir: PassDir, nsys: Path, since: float) -> F
     return failures[0] if failures else None
 
 
+def of_pass_or_reports(of_pass: Failure | None, of_reports: Failure | None) -> Failure | None:
+    """Return the first cause: the pass's own, unless nsys failed and its files say what of it is left."""
+    if of_reports is None or of_pass is None:
+        return of_pass or of_reports
+    return of_reports if of_pass.kind == "nsys_failed" and of_reports.kind == "nsys_report_unfinished" else of_pass
+
+
 def _local_rank(config: RunConfig, rank: int) -> int:
     return rank % (config.world_size // config.launch.nnodes)
 
