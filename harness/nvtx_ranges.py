@@ -52,3 +52,17 @@ class PackageEmitter:
     def end(self, opened: Any) -> None:
         """Close a range opened by `start`."""
         self._nvtx.end_range(opened)
+
+
+PROOF = "rankscope_doctor"
+
+
+def main() -> None:
+    """Open one range as a rank would; `rankscope doctor` looks whether it arrived in a report."""
+    emitter: Emitter = TorchEmitter() if torch.cuda.is_available() else PackageEmitter()
+    emitter.push(PROOF)
+    emitter.pop()
+
+
+if __name__ == "__main__":
+    main()

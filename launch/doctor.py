@@ -15,19 +15,19 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rankscope.launch import nsys_doctor
+from rankscope.launch.check import Check
 from rankscope.launch.torch_facts import TorchFacts, output_of, torch_facts
 
 _STYLES = {"works": "green", "missing": "yellow", "fails": "red"}
 _LIBRARIES = ("msgspec", "numpy", "pandas", "pyarrow", "matplotlib", "jinja2", "rich", "isal")
 _TRAINING = ("hydra-core", "psutil", "nvtx", "pillow")
-_HIDDEN_NSYS = ("/opt/nvidia/nsight-systems/*/bin/nsys", "/opt/nvidia/nsight-compute/*/host/**/nsys")
 _GLOO_LIMIT_S = 90
 _GLOO = """
 import torch, torch.distributed as dist
@@ -37,16 +37,6 @@ dist.all_reduce(value)
 dist.destroy_process_group()
 raise SystemExit(0 if value.item() == 2 else 1)
 """
-
-
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table; `needed` when the main job cannot run without it."""
-
-    name: str
-    state: Literal["works", "missing", "fails"]
-    detail: str
-    fix: str | None = None
-    needed: bool = False
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def diagnose(runs_dir: Path) -> list[Check]:
-    """Run every check; the all-reduce between two ranks takes about 5 s, the question for GPUs as long again."""
+    """Run every check; the all-reduce between two ranks takes about 5 s, the question for GPUs as long again,
+    and where there is nsys, its proof 10 s."""
     facts = torch_facts()
     return [
         _python(),
@@ -76,7 +67,7 @@ def diagnose(runs_dir: Path) -> list[Check]:
         _gpus(facts),
         _nccl(facts),
         _driver(),
-        _nsys(),
+        *nsys_doctor.checks(),
         _tool("ncu", "Nsight Compute, for single kernels", "install NVIDIA Nsight Compute (apt: nsight-compute)"),
         _writable(runs_dir),
         _disk(runs_dir),
@@ -176,17 +167,6 @@ def _driver() -> Check:
         fix = "install the NVIDIA driver (apt: nvidia-driver-*, nvidia-utils-*)"
         return Check(name="driver, nvidia-smi", state="missing", detail=str(error), fix=fix)
     return Check(name="driver, nvidia-smi", state="works", detail=text.splitlines()[0])
-
-
-def _nsys() -> Check:
-    check = _tool("nsys", "Nsight Systems", "install NVIDIA Nsight Systems (apt: nsight-systems-cli)")
-    hidden = [str(path) for pattern in _HIDDEN_NSYS for path in Path("/").glob(pattern.lstrip("/"))]
-    if check.state != "missing" or not hidden:
-        return check
-    folder = Path(sorted(hidden)[-1]).parent
-    return Check(
-        name="nsys", state="missing", detail=f"not on PATH, but in {folder}", fix=f"export PATH=$PATH:{folder}"
-    )
 
 
 def _tool(name: str, what: str, fix: str) -> Check:

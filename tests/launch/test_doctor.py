@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.launch import doctor
+from rankscope.conf import nsys_tool
+from rankscope.launch import doctor, nsys_doctor
 from rankscope.launch.torch_facts import TorchFacts
 
 
@@ -36,12 +37,44 @@ def test_without_torch_it_says_how_to_get_it(
     assert "cannot run here yet" in out
 
 
+def hidden_nsys(folder: Path) -> Path:
+    path = folder / "nsight-compute" / "2026.1" / "host" / "target-linux-x64" / "nsys"
+    path.parent.mkdir(parents=True)
+    path.write_text("#!/bin/sh\necho NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n")
+    path.chmod(0o755)
+    return path
+
+
 def test_an_nsys_off_the_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden = tmp_path / "nsight-compute" / "2026.1" / "host" / "target-linux-x64" / "nsys"
-    hidden.parent.mkdir(parents=True)
-    hidden.touch()
+    hidden = hidden_nsys(tmp_path)
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(doctor, "_HIDDEN_NSYS", (f"{tmp_path}/nsight-compute/*/host/**/nsys",))
-    check = doctor._nsys()
-    assert check.fix is not None
-    assert str(hidden.parent) in check.fix
+    monkeypatch.setattr(nsys_tool, "HIDDEN", (f"{tmp_path}/nsight-compute/*/host/target-linux-x64/nsys",))
+    found, importer, nvtx = nsys_doctor.checks()
+    assert found.state == "works" and "2025.3.1.90" in found.detail and str(hidden) in found.detail
+    assert importer.state == "missing" and importer.fix is not None and "host-linux-x64" in importer.fix
+    assert nvtx.state == "fails" and "no report" in nvtx.detail
+
+
+def test_an_importer_of_another_release_is_none(tmp_path: Path) -> None:
+    nsys = hidden_nsys(tmp_path)
+    importer = nsys.parents[1] / "linux-desktop-glibc_2_11_3-x64" / "QdstrmImporter"
+    importer.parent.mkdir()
+    for release, found in (("2023.4.4.54", None), ("2025.3.1.90", importer)):
+        importer.write_text(f"#!/bin/sh\necho NVIDIA Nsight Systems {release}\n")
+        importer.chmod(0o755)
+        assert nsys_tool.importer(nsys) == found
+
+
+@pytest.mark.skipif(nsys_tool.find() is None, reason="nsys is not installed; .ci/install-nsys shows how to get it")
+def test_the_real_nsys_sees_ranges() -> None:
+    states = {check.name: check.state for check in nsys_doctor.checks()}
+    assert states == {"nsys": "works", "nsys importer": "works", "nsys sees NVTX": "works"}
+
+
+@pytest.mark.parametrize("said", ["", "NVIDIA Nsight Systems"])
+def test_a_program_without_a_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    path = tmp_path / "nsys"
+    path.write_text(f"#!/bin/sh\necho {said}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [check.state for check in nsys_doctor.checks()] == ["fails"]
