@@ -169,7 +169,7 @@ class EventReader:
 
     def _decode(self, text: bytes) -> list[Event]:
         events = _EVENTS.decode(text)
-        if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events[:1] + events[-1:]):
+        if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
             exact = _EXACT_EVENTS.decode(text)
             for event in exact:
                 event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
@@ -270,7 +270,7 @@ class EventReader:
             return  # a bare array has no metadata
         text, _ = repair(head + (tail if tail is not None else b"]}"))
         try:
-            document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode().lstrip())
+            document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode("utf-8-sig").lstrip())
         except ValueError:
             head_only, _ = repair(head + b"]}")
             try:

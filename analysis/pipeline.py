@@ -104,6 +104,7 @@ def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size:
     size = _world_size(data, world_size)
     missing = sorted(set(range(size)) - {item.rank for item in data if item.complete})
     notices += _missing(missing, size, {item.rank for item in data})
+    notices += _mixed(data)
     return _analyse(data, size, missing, notices, options)
 
 
@@ -274,6 +275,16 @@ def _missing(missing: Sequence[int], world_size: int, damaged: set[int]) -> list
         )
         for rank in gone
     ]
+
+
+def _mixed(data: Sequence[RankData]) -> list[Notice]:
+    """Ranks that state different world sizes were recorded by different jobs."""
+    stated = {item.world_size for item in data if item.world_size}
+    if len(stated) < 2:
+        return []
+    sizes = ", ".join(f"{item.files[0]} says {item.world_size}" for item in data if item.world_size)
+    text = f"files of different jobs: {sizes} ranks; analyse one job at a time"
+    return [Notice(kind="mixed_jobs", level="partial", message=text)]
 
 
 def _gone(ranks: Sequence[int]) -> str:
