@@ -10,6 +10,7 @@ matplotlib.use("Agg")
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 from rankscope.analysis.points import Point
 from rankscope.analysis.scaling import PARTS, Efficiency, Waterfall
@@ -63,14 +64,14 @@ def _efficiency(points: Sequence[Point], found: Sequence[Efficiency]) -> Figure 
     for item in found:
         measured = by_id[item.id]
         if item.weak is not None:
-            name = f"weak, batch {measured.rank_batch} a GPU"
+            name = f"weak, batch {measured.rank_batch} a rank"
             series.setdefault(name, []).append((measured.world_size, item.weak, item.weak_interval))
         if item.strong is not None:
             name = f"strong, batch {measured.global_batch} in all"
             series.setdefault(name, []).append((measured.world_size, item.strong, item.strong_interval))
     if not series:
         return None
-    figure, axes = _new("Scaling efficiency against one GPU without DDP")
+    figure, axes = _new("Scaling efficiency against one rank without DDP")
     for (name, rows), colour in zip(series.items(), _LINES * 4, strict=False):
         rows = [(1, 1.0, None), *sorted(rows, key=lambda row: row[0])]
         ranks, values = [row[0] for row in rows], [row[1] for row in rows]
@@ -81,7 +82,8 @@ def _efficiency(points: Sequence[Point], found: Sequence[Efficiency]) -> Figure 
     axes.axhline(1, color="black", linewidth=0.8, linestyle=":", label="ideal")
     axes.set_xticks(sorted({row[0] for rows in series.values() for row in rows} | {1}))
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("GPUs (ranks)")
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel("ranks")
     axes.legend(fontsize=8, frameon=False)
     return figure
 
@@ -95,13 +97,16 @@ def _throughput(points: Sequence[Point]) -> Figure | None:
             series.setdefault(name, []).append((point.measured.rank_batch, rate))
     if not any(len(rows) > 1 for rows in series.values()):
         return None
-    figure, axes = _new("Throughput of one GPU over its batch (plain pass)")
+    figure, axes = _new("Throughput of a rank over its batch (plain pass)")
     for (name, rows), colour in zip(sorted(series.items()), _LINES * 4, strict=False):
         rows.sort()
         axes.plot([row[0] for row in rows], [row[1] for row in rows], "o-", color=colour, label=name, markersize=4)
     axes.set_xscale("log", base=2)
+    batches = sorted({row[0] for rows in series.values() for row in rows})
+    axes.set_xticks(batches, [str(batch) for batch in batches])
+    axes.minorticks_off()
     axes.set_xlabel("batch of a rank")
-    axes.set_ylabel("samples/s a GPU")
+    axes.set_ylabel("samples/s a rank")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, frameon=False)
     return figure

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 CAPTIONS = {
     "efficiency": "Scaling efficiency over ranks, with 95 % intervals and the ideal line",
-    "throughput": "Throughput of one GPU over its batch",
+    "throughput": "Throughput of a rank over its batch",
     "breakdown": "Where each point's step goes",
     "waterfall": "From the ideal step to the measured one, for the points that lose most",
     "step_time": "Step time over ranks and batch",
