@@ -1,15 +1,17 @@
 """Reader of Chrome traces that torch.profiler (Kineto) wrote, of any version: one file in, a `RankTrace` out."""
 
+import importlib.util
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rankscope.analysis import stream
 from rankscope.analysis.columns import Codes, integers, nanoseconds
 from rankscope.analysis.errors import Notice, UnreadableTraceError
 from rankscope.analysis.events import Args, Event, EventReader
-from rankscope.analysis.names import ANNOTATION, DEVICE, OPERATOR, RUNTIME, is_launch
+from rankscope.analysis.names import ANNOTATION, DEVICE, is_launch, part_of
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.trace import (
     CODED,
@@ -21,16 +23,34 @@ from rankscope.analysis.trace import (
     empty_table,
 )
 
+if TYPE_CHECKING:
+    from rankscope.analysis.scanner import Block
+
 _NO_ARGS = Args()
 
 
-def read(path: Path, label: str | None = None) -> RankTrace:
-    """Read one trace file, which notices call `label`; `UnreadableTraceError` when it gives no numbers at all."""
+def has_scanner() -> bool:
+    """Return whether the accelerated scanner can be used: numba is installed (`rankscope[fast]`)."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def read(path: Path, label: str | None = None, *, fast: bool | None = None, window: int | None = None) -> RankTrace:
+    """Read one trace file, which notices call `label`; `UnreadableTraceError` when it gives no numbers at all.
+
+    `fast` says whether to use the accelerated scanner (default: where it is installed); `window` is the number of
+    bytes looked at together. Neither changes the result.
+    """
     label = label or path.name
-    reader = EventReader(path, label)
     builder = _Builder()
-    for events in reader:
-        builder.add(events)
+    scanner = None
+    if has_scanner() if fast is None else fast:
+        from rankscope.analysis.scanner import WINDOW, Scanner
+
+        scanner = Scanner(builder.codes)
+        window = window or WINDOW
+    reader = EventReader(path, label, window or stream.WINDOW, scanner)
+    for block in reader:
+        builder.add(block)
     trace = builder.finish(label, reader)
     _check_activity(trace, label)
     return trace
@@ -40,12 +60,20 @@ class _Builder:
     """Collects the columns of one file, block by block."""
 
     def __init__(self) -> None:
-        self._codes: defaultdict[str, Codes] = defaultdict(Codes)
+        self.codes: defaultdict[str, Codes] = defaultdict(Codes)
         self._tables: dict[str, list[dict[str, Column]]] = {"device": [], "launches": [], "host": []}
         self._classes: dict[Any, str | None] = {}
         self._open: defaultdict[tuple[Any, Any, Any], list[Event]] = defaultdict(list)
 
-    def add(self, events: list[Event]) -> None:
+    def add(self, block: "list[Event] | Block") -> None:
+        """Take a block of events, or of columns that the scanner made of them."""
+        if isinstance(block, dict):
+            for part, columns in block.items():
+                self._tables[part].append(columns)
+        else:
+            self._add_events(block)
+
+    def _add_events(self, events: list[Event]) -> None:
         parts: dict[str, list[Event]] = {"device": [], "launches": [], "host": []}
         classes = self._classes
         for event in events:
@@ -58,7 +86,7 @@ class _Builder:
             try:
                 part = classes[event.cat]
             except KeyError:
-                part = classes[event.cat] = _part(event.cat)
+                part = classes[event.cat] = part_of(event.cat)
             except TypeError:
                 continue  # a category that is no string
             if part is not None:
@@ -85,7 +113,8 @@ class _Builder:
         return {
             "start": nanoseconds([event.ts for event in events]),
             "duration": nanoseconds([event.dur for event in events]),
-            "name": self._codes["name"].encode([event.name for event in events]),
+            "name": self.codes["name"].encode([event.name for event in events]),
+            "offset": np.full(len(events), UNKNOWN),
         }
 
     def _device(self, events: list[Event]) -> dict[str, Column]:
@@ -122,7 +151,7 @@ class _Builder:
         }
 
     def _thread(self, events: list[Event]) -> Column:
-        return self._codes["thread"].encode([(event.pid, event.tid) for event in events])
+        return self.codes["thread"].encode([(event.pid, event.tid) for event in events])
 
     def _collective(self, args: list[Args]) -> dict[str, Column]:
         """Return the collective's columns; few records have them, so they are filled in sparsely."""
@@ -133,7 +162,7 @@ class _Builder:
             values = [getattr(item, name) for item in found]
             if name in CODED:
                 columns[name] = np.full(len(args), -1, np.int32)
-                columns[name][at] = self._codes[name].encode([None if v is None else str(v) for v in values])
+                columns[name][at] = self.codes[name].encode([None if v is None else str(v) for v in values])
             else:
                 columns[name] = np.full(len(args), UNKNOWN, np.int64)
                 columns[name][at] = integers(values)
@@ -164,28 +193,20 @@ class _Builder:
 
     def _table(self, part: str, columns: tuple[str, ...], base: int) -> Table:
         blocks = self._tables[part]
+        columns = (*columns, "offset")
         blocks = blocks or [empty_table(columns).columns]
-        joined = {name: np.concatenate([block[name] for block in blocks]) for name in columns}
+        joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in columns}
         known = joined["start"] != UNKNOWN
         joined["start"] = np.where(known, joined["start"] + base, UNKNOWN)
-        return Table(joined, {name: self._codes[name].words for name in columns if name in CODED})
+        return Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
 
 
 _KEPT = ("deviceProperties", "trace_id")
 
 
-def _part(category: Any) -> str | None:
-    text = str(category).lower()
-    if text in DEVICE:
-        return "device"
-    if text in RUNTIME:
-        return "launches"
-    return "host" if text in OPERATOR or text in ANNOTATION else None
-
-
 def _external_ids(args: list[Args]) -> Column:
     current = [item.external_id for item in args]
-    if args and current[0] is None:
+    if None in current:
         current = [item.external_id if item.external_id is not None else item.external_id_before_1_12 for item in args]
     return integers(current)
 
