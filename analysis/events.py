@@ -112,20 +112,35 @@ class EventReader:
         tail: bytes | None = None
         for window in itertools.chain([b""] if buffer else [], windows):
             buffer += window
-            cut, blocks, tail = self._blocks(buffer)
-            yield from blocks
+            scanned = None if self._scanner is None else self._scanner.scan(buffer, self._byte)
+            if scanned is not None:
+                yield from scanned.blocks
+                if scanned.ended:
+                    tail = buffer[scanned.used :] + b"".join(windows)
+                    break
+                self._line += scanned.lines
+                self._byte += scanned.used
+                buffer = buffer[scanned.used :]
+                self._check_growth(buffer)
+                continue
+            cut, events, tail = self._whole_events(buffer)
+            yield events
             if tail is not None:
                 tail += b"".join(windows)
                 break
             if cut:
                 self._advance(buffer, cut)
                 buffer = buffer[cut:]
-            elif len(buffer) > MAX_EVENT:
-                raise self._refused("json_invalid", f"no event ends within {MAX_EVENT >> 20} MiB", self._byte)
+            self._check_growth(buffer)
         if tail is None:
             events, tail = self._rest(buffer)
             yield events
         self._finish(head, tail)
+
+    def _check_growth(self, buffer: bytes) -> None:
+        """Refuse a file in which nothing ends: memory holds one window and at most one event of this size."""
+        if len(buffer) > MAX_EVENT:
+            raise self._refused("json_invalid", f"no event ends within {MAX_EVENT >> 20} MiB", self._byte)
 
     # --- the parts of the file -------------------------------------------------------------------------------
 
@@ -142,15 +157,6 @@ class EventReader:
         if self._stream.fault or (buffer.lstrip()[:1] == b"{" and not buffer.rstrip().endswith(b"}")):
             raise self._refused(self._stream.fault or "truncated", "cut before its first event; record it again")
         raise self._refused("not_a_trace", "no traceEvents in it: not a torch.profiler (Chrome) trace")
-
-    def _blocks(self, buffer: bytes) -> "tuple[int, list[list[Event] | Block], bytes | None]":
-        """Read up to the last border in `buffer`; returns (bytes used, events, text after the array or None)."""
-        found = None if self._scanner is None else self._scanner.scan(buffer, self._byte)
-        if found is None:
-            cut, events, tail = self._whole_events(buffer)
-            return cut, [events], tail
-        cut, ended, blocks = found
-        return (len(buffer), blocks, buffer[cut:]) if ended else (cut, blocks, None)
 
     def _whole_events(self, buffer: bytes) -> tuple[int, list[Event], bytes | None]:
         """Decode up to the last border in `buffer`; returns (bytes used, events, text after the array or None)."""

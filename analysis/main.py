@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 
 from rankscope.analysis.errors import AnalysisError
-from rankscope.analysis.pipeline import Analysis, load
+from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.show import show
 from rankscope.analysis.summary import Json, error_summary, summarise, tables
 from rankscope.conf import RunDir
@@ -27,15 +27,23 @@ OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
+@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep nothing of them for the next time.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def analyze(paths: tuple[Path, ...], out: Path | None, json_file: Path | None, allow_partial: bool, quiet: bool) -> int:
+def analyze(
+    paths: tuple[Path, ...],
+    out: Path | None,
+    json_file: Path | None,
+    allow_partial: bool,
+    no_cache: bool,
+    quiet: bool,
+) -> int:
     """Say where the time of a distributed step goes, which rank is late, and why.
 
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces, or trace files.
     """
     console = Console(stderr=json_file == Path("-"), highlight=False)
     try:
-        analysis = load(*paths)
+        analysis = load(*paths, options=Options(cache=not no_cache, progress=not quiet))
         summary = summarise(analysis)
     except AnalysisError as error:
         click.echo(f"rankscope: {error}", err=True)

@@ -14,6 +14,7 @@ from rankscope.analysis.scan_llvm import (
     any_of,
     between,
     byte,
+    count_bits,
     lowest_bit,
     put_int32,
     put_int64,
@@ -24,7 +25,7 @@ _curly, _square, _closing = any_of(b"{"), any_of(b"["), any_of(b"}]")
 _commas, _colons, _blanks = any_of(b","), any_of(b":"), any_of(b" \t\r\n")
 _digits, _letters = between(48, 57), between(97, 122, fold_case=True)
 _dots, _minus, _plus, _zeros, _exponents = any_of(b"."), any_of(b"-"), any_of(b"+"), any_of(b"0"), any_of(b"eE")
-_control, _high = between(0, 31), between(128, 255)
+_control, _high, _newlines = between(0, 31), between(128, 255), any_of(b"\n")
 
 _ONE = np.uint64(1)
 _TOP = np.uint64(63)
@@ -199,7 +200,7 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
         odd |= ((dot << _ONE) | p_dot) & ~digit
         fraction = (dot << _ONE) | p_fraction
         total = digit + (fraction & digit)
-        odd |= total & ~digit & dot
+        odd |= (total | fraction) & ~digit & dot
         p_fraction = (dot >> _TOP) | (_ONE if total < digit else _NONE)
         sign = minus & begins
         leading = _zeros(base, i) & digit & (begins | (sign << _ONE) | p_sign)
@@ -231,3 +232,16 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
 @njit(inline="always")
 def _is_letter(c: Any) -> Any:
     return c | 32 >= 97 and c | 32 <= 122
+
+
+@njit(cache=True, nogil=True)
+def count_lines(base: Any, length: Any) -> Any:
+    """Return the number of line ends in the first `length` bytes (64 more must be readable)."""
+    lines = 0
+    whole = length - length % 64
+    for i in range(0, whole, 64):
+        lines += count_bits(_newlines(base, i))
+    for i in range(whole, length):
+        if byte(base, i) == 10:
+            lines += 1
+    return lines

@@ -119,3 +119,4 @@ def _unary(name: str, extra: Sequence[Any] = ()) -> Any:
 
 
 lowest_bit = _unary("llvm.cttz.i64", [ir.Constant(ir.IntType(1), 1)])  # its position; the value must not be 0
+count_bits = _unary("llvm.ctpop.i64")

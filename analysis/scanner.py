@@ -11,7 +11,7 @@ import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -58,6 +58,15 @@ _CLASS = {"device": layout.IS_DEVICE, "launches": layout.IS_LAUNCH, "host": layo
 Block = dict[str, dict[str, Column]]
 
 
+class Scanned(NamedTuple):
+    """What was read of a buffer."""
+
+    used: int  # bytes, up to the beginning of an event or the end of the array
+    lines: int  # line ends among them
+    ended: bool  # whether the array ended there
+    blocks: list[Block]
+
+
 class Scanner:
     """Scans the buffers of one file, one after another; `codes` are shared with the other way to read."""
 
@@ -76,12 +85,9 @@ class Scanner:
         for number, buffer in enumerate(self._buffers):
             self._state[layout.OUT + number] = _address(buffer)
 
-    def scan(self, buffer: bytes, offset: int) -> tuple[int, bool, list[Block]] | None:
-        """Read the whole events of `buffer`, which begins at byte `offset` of the file.
-
-        Returns (bytes used, whether the array ended there, blocks); None where the buffer is not plain.
-        """
-        index, scan, _ = kernels()
+    def scan(self, buffer: bytes, offset: int) -> Scanned | None:
+        """Read the whole events of `buffer`, which begins at byte `offset` of the file; None: it is not plain."""
+        index, scan, count_lines, _ = kernels()
         size = len(buffer)
         if len(self._window) < size + _PADDING:
             self._window = np.empty(size + size // 4 + _PADDING, np.uint8)
@@ -113,7 +119,7 @@ class Scanner:
         if status in (layout.ODD, layout.FULL) or odd_at < max(used, size - _PADDING):
             return None  # only a token that the window's end cuts may look odd
         blocks.append(self._block())
-        return used, status == layout.END, blocks
+        return Scanned(used, count_lines(base, used), status == layout.END, blocks)
 
     def _block(self) -> Block:
         """Copy the rows that were written, with the symbols as codes of their columns."""
@@ -176,7 +182,7 @@ class _Symbols:
         self._resize()
 
     def _resize(self) -> None:
-        rehash = kernels()[2]
+        rehash = kernels()[3]
         hashes, slots = np.zeros(self._size, np.uint64), np.full(self._size, -1, np.int32)
         rehash(self._hashes, self._slots, hashes, slots)
         self._hashes, self._slots = hashes, slots
@@ -234,7 +240,7 @@ _kernels: list[Callable[..., Any]] = []
 
 
 def kernels() -> list[Callable[..., Any]]:
-    """Return the compiled functions `index`, `scan` and `rehash`; numba is imported when a trace is read.
+    """Return the compiled functions `index`, `scan`, `count_lines` and `rehash`; numba is imported when a trace is read.
 
     The compiled code is kept in the user's cache folder, by the text of its sources: numba itself would look at one
     file of them only. Where no folder can be written to, it is kept for this process and its workers.
@@ -257,11 +263,11 @@ def kernels() -> list[Callable[..., Any]]:
 
 
 def _compiled() -> list[Callable[..., Any]]:
-    from rankscope.analysis.scan_index import index
+    from rankscope.analysis.scan_index import count_lines, index
     from rankscope.analysis.scan_rows import scan
     from rankscope.analysis.scan_symbols import rehash
 
-    return [index, scan, rehash]
+    return [index, scan, count_lines, rehash]
 
 
 def _address(array: Column) -> int:
