@@ -71,7 +71,7 @@ def save(folder: Path, data: RankData) -> bool:
             entry = Path(aside) / "entry"
             entry.mkdir()
             for name in store.LARGE:
-                store.write_table(entry / f"{name}.parquet", [getattr(data, name)])
+                store.write_table(entry / f"{name}.parquet", getattr(data, name))
             (entry / _REDUCED).write_bytes(store.pack(data))
             if folder.exists():  # a broken one
                 folder.rename(Path(aside) / "old")

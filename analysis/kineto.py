@@ -40,23 +40,32 @@ def read(path: Path, label: str | None = None, *, fast: bool | None = None, wind
     `fast` says whether to use the accelerated scanner (default: where it is installed); `window` is the number of
     bytes looked at together. Neither changes the result.
     """
-    label = label or path.name
-    builder = _Builder()
+    reader, builder = start(path, label, fast=fast, window=window)
+    for block in reader:
+        builder.add(block)
+    trace = builder.finish(reader)
+    check_activity(trace)
+    return trace
+
+
+def start(
+    path: Path, label: str | None, *, fast: bool | None, window: int | None
+) -> "tuple[EventReader, Builder]":
+    """Return what reads a file and what collects its columns; see `read`."""
+    builder = Builder()
     scanner = None
     if has_scanner() if fast is None else fast:
         from rankscope.analysis.scanner import WINDOW, Scanner
 
         scanner = Scanner(builder.codes)
         window = window or WINDOW
-    reader = EventReader(path, label, window or stream.WINDOW, scanner)
-    for block in reader:
-        builder.add(block)
-    trace = builder.finish(label, reader)
-    _check_activity(trace, label)
-    return trace
+    return EventReader(path, label or path.name, window or stream.WINDOW, scanner), builder
 
 
-class _Builder:
+_COLUMNS = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_COLUMNS, "host": HOST_COLUMNS}
+
+
+class Builder:
     """Collects the columns of one file, block by block."""
 
     def __init__(self) -> None:
@@ -168,16 +177,26 @@ class _Builder:
                 columns[name][at] = integers(values)
         return columns
 
-    def finish(self, label: str, reader: EventReader) -> RankTrace:
+    def rows(self, part: str) -> int:
+        """Return how many rows of a table are waiting."""
+        return sum(len(block["start"]) for block in self._tables[part])
+
+    def table(self, part: str) -> Table:
+        """Return the rows of a table that came since the last call, `start` not yet counted from 1970."""
+        columns = (*_COLUMNS[part], "offset")
+        blocks = self._tables[part] or [dict(empty_table(columns).columns)]
+        self._tables[part] = []
+        joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in columns}
+        return Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
+
+    def finish(self, reader: EventReader, tables: dict[str, Table] | None = None) -> RankTrace:
+        """Return everything that was read; `tables` where somebody took them away meanwhile."""
         metadata = reader.metadata
-        base = integers([metadata.get("baseTimeNanoseconds")])[0]
-        base = 0 if base == UNKNOWN else base
+        tables = tables or {part: from_1970(self.table(part), base_time(metadata)) for part in _COLUMNS}
         info = metadata.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
-        names = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_COLUMNS, "host": HOST_COLUMNS}
-        tables = {part: self._table(part, columns, base) for part, columns in names.items()}
         return RankTrace(
-            files=[label],
+            files=[reader.label],
             rank=_known_int(info.get("rank")),
             device=tables["device"],
             launches=tables["launches"],
@@ -191,14 +210,17 @@ class _Builder:
             extra={key: value for key, value in metadata.items() if key in _KEPT},
         )
 
-    def _table(self, part: str, columns: tuple[str, ...], base: int) -> Table:
-        blocks = self._tables[part]
-        columns = (*columns, "offset")
-        blocks = blocks or [empty_table(columns).columns]
-        joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in columns}
-        known = joined["start"] != UNKNOWN
-        joined["start"] = np.where(known, joined["start"] + base, UNKNOWN)
-        return Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
+
+def base_time(metadata: dict[str, Any]) -> int:
+    """Return what the times of a file are counted from (ns since 1970)."""
+    base = int(integers([metadata.get("baseTimeNanoseconds")])[0])
+    return 0 if base == UNKNOWN else base
+
+
+def from_1970(table: Table, base: int) -> Table:
+    """Return the table with `start` as it is used everywhere else: ns since 1970."""
+    start = table["start"]
+    return table.with_columns(start=np.where(start != UNKNOWN, start + base, UNKNOWN))
 
 
 _KEPT = ("deviceProperties", "trace_id")
@@ -231,8 +253,9 @@ def _host_id(metadata: dict[str, Any]) -> str | None:
     return boot_id if isinstance(boot_id, str) else None
 
 
-def _check_activity(trace: RankTrace, name: str) -> None:
+def check_activity(trace: RankTrace) -> None:
     """Refuse a file that recorded nothing, or launches without one GPU record: its shares would be zeros."""
+    name = trace.files[0]
     if len(trace.device):
         return
     calls = trace.launches.words["name"]

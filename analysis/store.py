@@ -4,7 +4,7 @@ Nothing here decides when something is stored: see `cache`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,35 +41,48 @@ class LazyTable(Table):
 # --- Parquet -------------------------------------------------------------------------------------------------
 
 
-def write_table(path: Path, blocks: Iterable[Table]) -> int:
-    """Write tables of the same columns one after another into one Parquet file; returns the number of rows.
+class TableWriter:
+    """Writes tables of the same columns one after another into one Parquet file.
 
     Integers are stored as differences, strings as dictionaries, all compressed with zstd: 1 to 2 % of the JSON.
     """
-    import pyarrow.parquet as pq
 
-    writer, rows = None, 0
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = 0
+        self._writer: Any = None
+
+    def add(self, table: Table) -> None:
+        """Write more rows."""
+        import pyarrow.parquet as pq
+
+        arrow = table.to_arrow()
+        if self._writer is None:
+            integers = [name for name, column in table.columns.items() if column.dtype == np.int64]
+            self._writer = pq.ParquetWriter(
+                self.path,
+                arrow.schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=sorted(table.words),
+                column_encoding={name: "DELTA_BINARY_PACKED" for name in integers},
+            )
+        self._writer.write_table(arrow, row_group_size=_ROW_GROUP)
+        self.rows += len(table)
+
+    def close(self) -> None:
+        """End the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def write_table(path: Path, table: Table) -> None:
+    """Write one table."""
+    writer = TableWriter(path)
     try:
-        for block in blocks:
-            arrow = block.to_arrow()
-            if writer is None:
-                integers = [name for name, column in block.columns.items() if name not in block.words]
-                writer = pq.ParquetWriter(
-                    path,
-                    arrow.schema,
-                    compression="zstd",
-                    compression_level=1,
-                    use_dictionary=sorted(block.words),
-                    column_encoding={
-                        name: "DELTA_BINARY_PACKED" for name in integers if block[name].dtype.kind == "i"
-                    },
-                )
-            writer.write_table(arrow, row_group_size=_ROW_GROUP)
-            rows += len(block)
+        writer.add(table)
     finally:
-        if writer is not None:
-            writer.close()
-    return rows
+        writer.close()
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> Table:
