@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis import analysed, findings, ranks, sources, stragglers
+from rankscope.analysis import analysed, findings, grouped, ranks, sources, stragglers
 from rankscope.analysis.breakdown import exposed_of_each, measure_steps
 from rankscope.analysis.cache import user_folder
 from rankscope.analysis.clock import Alignment, align
@@ -21,7 +21,7 @@ from rankscope.analysis.prepare import prepare
 from rankscope.analysis.progress import Progress
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.ranks import Job, Outcome
-from rankscope.analysis.table import Table
+from rankscope.analysis.table import Column, Table
 from rankscope.analysis.trace import RankTrace
 from rankscope.analysis.waits import split_waits
 from rankscope.conf import RunDir
@@ -89,6 +89,7 @@ class Analysis(msgspec.Struct, kw_only=True):
 
 
 _NAMED_ONE_BY_ONE = 8  # missing ranks
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 def load(*paths: str | Path, options: Options | None = None) -> Analysis:
@@ -128,9 +129,10 @@ def _analyse(
     calls = match(data if not whole else whole)
     alignment = align(calls, whole or data)
     calls = split_waits(calls, alignment, frozenset(item.rank for item in whole))
-    by_rank = {item.rank: calls.take(calls["rank"] == item.rank) for item in whole or data}
-    calls = calls.with_columns(exposed_ns=_exposed(data, calls))
-    tables = [measure_steps(item, by_rank[item.rank], alignment) for item in whole or data]
+    rows = grouped.positions(calls["rank"])
+    measured = Table({name: calls[name] for name in ("start", "end", "ready_ns", "wait_ns")})
+    tables = [measure_steps(item, measured.take(rows.get(item.rank, _NO_ROWS)), alignment) for item in whole or data]
+    calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
     chosen, left_out = analysed.choose(whole or data, steps)
     judged = analysed.judged(chosen, steps)
@@ -160,11 +162,12 @@ def _analyse(
     )
 
 
-def _exposed(data: Sequence[RankData], calls: Table) -> np.ndarray:
+def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) -> Column:
     exposed = np.zeros(len(calls), np.int64)
+    times = Table({name: calls[name] for name in ("start", "end")})
     for item in data:
-        rows = calls["rank"] == item.rank
-        exposed[rows] = exposed_of_each(item, calls.take(rows))
+        own = rows.get(item.rank, _NO_ROWS)
+        exposed[own] = exposed_of_each(item, times.take(own))
     return exposed
 
 
