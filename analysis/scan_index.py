@@ -50,6 +50,11 @@ def _is_digit(c: Any) -> Any:
     return c >= 48 and c <= 57
 
 
+@njit(inline="always")
+def _is_letter(c: Any) -> Any:
+    return c | 32 >= 97 and c | 32 <= 122
+
+
 @njit
 def _is_word(base: Any, at: Any, end: Any) -> Any:
     """Return whether the token around the letter at `at` is true, false, null, or a number with an exponent."""
@@ -119,7 +124,7 @@ def _is_escape(base: Any, at: Any) -> Any:
     return c == 34 or c == 92 or c == 47 or c == 98 or c == 102 or c == 110 or c == 114 or c == 116
 
 
-@njit(cache=True, nogil=True)
+@njit("int64(int64, int64, int64, int64)", cache=True, nogil=True)
 def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
     """Write the positions of quotes, brackets, and scalars that follow a comma; returns how many there are."""
     count = 0
@@ -229,12 +234,7 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
     return count
 
 
-@njit(inline="always")
-def _is_letter(c: Any) -> Any:
-    return c | 32 >= 97 and c | 32 <= 122
-
-
-@njit(cache=True, nogil=True)
+@njit("int64(int64, int64)", cache=True, nogil=True)
 def count_lines(base: Any, length: Any) -> Any:
     """Return the number of line ends in the first `length` bytes (64 more must be readable)."""
     lines = 0

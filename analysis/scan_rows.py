@@ -282,7 +282,7 @@ def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> An
     return _GOES_ON
 
 
-@njit(cache=True, nogil=True)
+@njit("int64(int64, int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
 def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: Any, table: Any) -> Any:
     """Eat whole events from the state's entry on; returns why it stopped.
 

@@ -169,7 +169,7 @@ def skip(base: Any, positions: Any, k: Any, count: Any, end: Any) -> Any:
             return np.int64(-2)
 
 
-@njit(cache=True)
+@njit("void(uint64[::1], int32[::1], uint64[::1], int32[::1])", cache=True)
 def rehash(hashes: Any, codes: Any, new_hashes: Any, new_codes: Any) -> None:
     """Fill the larger table with the symbols of the smaller one."""
     mask = len(new_codes) - 1

@@ -240,7 +240,8 @@ _kernels: list[Callable[..., Any]] = []
 
 
 def kernels() -> list[Callable[..., Any]]:
-    """Return the compiled functions `index`, `scan`, `count_lines` and `rehash`; numba is imported when a trace is read.
+    """Return the compiled functions `index`, `scan`, `count_lines` and `rehash`; numba is imported when a trace is read,
+    and everything is compiled before the first call, so before workers start.
 
     The compiled code is kept in the user's cache folder, by the text of its sources: numba itself would look at one
     file of them only. Where no folder can be written to, it is kept for this process and its workers.
