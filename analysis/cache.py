@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rankscope.analysis import store
@@ -54,7 +54,7 @@ def _code_version() -> str:
     return hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
 
 
-def load(folder: Path, again: dict[str, Callable[[], Table]]) -> RankData | None:
+def load(folder: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | None:
     """Return the rank kept in `folder`, None where there is no sound one; `again` makes tables that are damaged."""
     try:
         text = (folder / _REDUCED).read_bytes()

@@ -1,6 +1,7 @@
 """Reader of Chrome traces that torch.profiler (Kineto) wrote, of any version: one file in, a `RankTrace` out."""
 
 import importlib.util
+import re
 from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,17 +49,30 @@ def read(path: Path, label: str | None = None, *, fast: bool | None = None, wind
     return trace
 
 
-def start(
-    path: Path, label: str | None, *, fast: bool | None, window: int | None
-) -> "tuple[EventReader, Builder]":
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d+)')
+
+
+def rank_inside(path: Path) -> int | None:
+    """Return the rank that the beginning of a trace states, None where it states none or cannot be read."""
+    try:
+        match = _RANK.search(next(iter(stream.Stream(path, 1 << 16)), b""))
+    except OSError:
+        return None
+    return int(match[1]) if match else None
+
+
+def start(path: Path, label: str | None, *, fast: bool | None, window: int | None) -> "tuple[EventReader, Builder]":
     """Return what reads a file and what collects its columns; see `read`."""
     builder = Builder()
     scanner = None
     if has_scanner() if fast is None else fast:
-        from rankscope.analysis.scanner import WINDOW, Scanner
+        try:
+            from rankscope.analysis.scanner import WINDOW, Scanner
 
-        scanner = Scanner(builder.codes)
-        window = window or WINDOW
+            scanner = Scanner(builder.codes)
+            window = window or WINDOW
+        except ImportError:  # numba that does not fit this numpy or Python: the other way reads everything too
+            scanner = None
     return EventReader(path, label or path.name, window or stream.WINDOW, scanner), builder
 
 

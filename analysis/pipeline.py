@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis import analysed, findings, grouped, ranks, sources, stragglers
+from rankscope.analysis import analysed, findings, grouped, kineto, ranks, sources, stragglers
 from rankscope.analysis.breakdown import exposed_of_each, measure_steps
 from rankscope.analysis.cache import user_folder
 from rankscope.analysis.clock import Alignment, align
@@ -37,6 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     limits: findings.Limits = findings.Limits()
     cache: bool = True  # keep what was found of each rank in the user's cache folder, and use what is there
     fast: bool | None = None  # read with the accelerated scanner; None: where it is installed and pays
+    only_ranks: frozenset[int] | None = None  # read and analyse these alone; waits need every rank of a group
+    only_steps: tuple[int | None, int | None] | None = None  # analyse steps from the first to the second, inclusive
     executor: Any = None  # concurrent.futures.Executor for the work per rank; None: processes where they pay
     progress: bool = False  # show a progress bar on a terminal
 
@@ -96,6 +98,8 @@ def load(*paths: str | Path, options: Options | None = None) -> Analysis:
     """Analyse a run folder, a folder of traces, or trace files; `AnalysisError` when there are no numbers."""
     options = options or Options()
     found = sources.find([Path(path) for path in paths])
+    if options.only_ranks is not None:
+        found = _only(found, options.only_ranks)
     outcomes, notices = _read(found, options)
     data, more = _identify(outcomes)
     notices = [*found.notices, *notices, *more]
@@ -113,15 +117,20 @@ def analyse_ranks(data: list[RankData], options: Options, *, world_size: int | N
     notices = [notice for item in data for notice in item.notices]
     data = [msgspec.structs.replace(item, notices=[]) for item in data]
     size = _world_size(data, world_size)
-    missing = sorted(set(range(size)) - {item.rank for item in data if item.complete})
-    notices += _missing(missing, size, {item.rank for item in data})
-    return _analyse(data, size, missing, notices, options)
+    absent = sorted(set(range(size)) - {item.rank for item in data if item.complete})
+    missing = [rank for rank in absent if options.only_ranks is None or rank in options.only_ranks]
+    left_out = [rank for rank in absent if rank not in set(missing)]
+    notices += _missing(missing, size, {item.rank for item in data}) + _left_out(left_out)
+    undecided = f"ranks {_list(missing)} are missing" if missing else None
+    undecided = undecided or (f"ranks {_list(left_out)} were left out on request" if left_out else None)
+    return _analyse(data, size, missing, undecided, notices, options)
 
 
 def _analyse(
     data: list[RankData],
     world_size: int,
     missing: list[int],
+    undecided: str | None,
     notices: list[Notice],
     options: Options,
 ) -> Analysis:
@@ -135,12 +144,14 @@ def _analyse(
     calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
     chosen, left_out = analysed.choose(whole or data, steps)
+    if options.only_steps is not None:
+        chosen, more = analysed.only(chosen, options.only_steps)
+        left_out += more
     judged = analysed.judged(chosen, steps)
     late = stragglers.lateness(calls)
     counted = steps.take(np.isin(steps["step"], chosen))
-    if missing or not chosen:
-        reason = f"ranks {', '.join(map(str, missing))} are missing" if missing else "no whole step was recorded"
-        verdict = stragglers.Verdict(verdict="undetermined", reason=reason)
+    if undecided or not chosen:
+        verdict = stragglers.Verdict(verdict="undetermined", reason=undecided or "no whole step was recorded")
     elif world_size == 1:
         verdict = stragglers.Verdict(verdict="none", steps_judged=len(judged))
     else:
@@ -299,6 +310,32 @@ def _missing(missing: Sequence[int], world_size: int, damaged: set[int]) -> list
         )
         for rank in gone
     ]
+
+
+def _only(found: sources.Sources, wanted: frozenset[int]) -> sources.Sources:
+    """Keep the files of the wanted ranks, by what the run folder, the file's beginning or its name says."""
+    kept = []
+    for source in found.files:
+        rank = source.rank if source.rank is not None else kineto.rank_inside(source.path)
+        if (source.rank_from_name if rank is None else rank) in wanted:
+            kept.append(source)
+    if not kept:
+        raise AnalysisError(f"none of the files is a trace of rank {_list(sorted(wanted))}; give ranks that are there")
+    return msgspec.structs.replace(found, files=kept)
+
+
+def _left_out(left_out: Sequence[int]) -> list[Notice]:
+    if not left_out:
+        return []
+    text = f"ranks {_list(left_out)} were left out on request; waits, transfers and the verdict need every rank"
+    return [Notice(kind="ranks_left_out", level="info", message=text, details={"ranks": list(left_out)})]
+
+
+def _list(ranks: Sequence[int]) -> str:
+    """Name ranks in a sentence: all of a few, the ends of many."""
+    if len(ranks) > _NAMED_ONE_BY_ONE:
+        return f"{ranks[0]} to {ranks[-1]} ({len(ranks)} of them)"
+    return ", ".join(map(str, ranks))
 
 
 def _gone(ranks: Sequence[int]) -> str:

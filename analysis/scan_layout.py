@@ -1,4 +1,4 @@
-"""What the two halves of the scanner agree on: kinds of keys, ends of a scan, fields of an event, rows of the buffers."""
+"""What the parts of the scanner agree on: kinds of keys, ends of a scan, fields of an event, rows of the buffers."""
 
 import numpy as np
 
@@ -30,8 +30,7 @@ SLOT_WORDS = 6
 UNKNOWN = np.int64(np.iinfo(np.int64).min)
 FIELD = {name: number for number, name in enumerate(FIELDS)}
 # Where the scan keeps its state between calls: an array of int64.
-(
-    AT_ENTRY, CUT_AT, KEYS, EVENT_MULTIPLIER, ARGUMENT_MULTIPLIER, CLASSES, CAPACITY, BASE_OFFSET, HAS_ESCAPES, OUT, ROWS
-) = (*range(10), 15)  # fmt: skip
+AT_ENTRY, CUT_AT, KEYS, EVENT_MULTIPLIER, ARGUMENT_MULTIPLIER, CLASSES, CAPACITY, BASE_OFFSET, HAS_ESCAPES = range(9)
+OUT, ROWS = 9, 15  # of each of the row buffers
 STATE = 20
 SCRATCH = len(FIELDS) + 6  # behind the fields: pid and tid as one key, and the last pid, tid, thread

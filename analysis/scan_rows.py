@@ -11,10 +11,6 @@ import numpy as np
 from numba import njit
 
 from rankscope.analysis import scan_layout as layout
-from rankscope.analysis.scan_layout import (
-    ARGUMENTS, CATEGORY, CUT, END, FULL, INTEGER, IS_DEVICE, IS_HOST, IS_LAUNCH, NANOSECONDS, NEW_CATEGORY, ODD, PHASE,
-    REHASH, SKIPPED, SLOT_WORDS, SLOTS, SYMBOL, UNKNOWN, UNSEEN,
-)  # fmt: skip
 from rankscope.analysis.scan_llvm import byte, int32, int64, put_int64
 from rankscope.analysis.scan_symbols import blank, lookup, number, skip, symbol
 
@@ -52,24 +48,24 @@ def _has_escape(base: Any, at: Any, end: Any) -> Any:
 def _string(base: Any, at: Any, end: Any, entry: Any, scratch: Any, state: Any, table: Any) -> Any:
     """Store a string value (`at` to `end` between the quotes); returns (status, mistyped bit)."""
     kind, field = entry & 255, entry >> 8
-    if kind == SYMBOL or kind == CATEGORY:
-        if kind == CATEGORY and int64(scratch, _CATEGORY) != UNKNOWN:
-            return ODD, 0  # a second one
+    if kind == layout.SYMBOL or kind == layout.CATEGORY:
+        if kind == layout.CATEGORY and int64(scratch, _CATEGORY) != layout.UNKNOWN:
+            return layout.ODD, 0  # a second one
         code = symbol(base, at, end - at, table)
         if code < 0:
-            return REHASH, 0
+            return layout.REHASH, 0
         put_int64(scratch, field, code)
-        if kind == CATEGORY and int64(int64(state, _CLASSES), code) == UNSEEN:
-            return NEW_CATEGORY, 0
+        if kind == layout.CATEGORY and int64(int64(state, _CLASSES), code) == layout.UNSEEN:
+            return layout.NEW_CATEGORY, 0
         return _GOES_ON, 0
-    if kind == PHASE:
+    if kind == layout.PHASE:
         c = byte(base, at) if end - at == 1 else 0
         escaped = int64(state, _HAS_ESCAPES) != 0 and _has_escape(base, at, end)
-        if int64(scratch, _PHASE) != UNKNOWN or c == 66 or c == 69 or escaped:
-            return ODD, 0  # a second one, or half of a pair
+        if int64(scratch, _PHASE) != layout.UNKNOWN or c == 66 or c == 69 or escaped:
+            return layout.ODD, 0  # a second one, or half of a pair
         put_int64(scratch, _PHASE, c)
         return _GOES_ON, 0
-    return (ODD, 0) if kind == ARGUMENTS else (_GOES_ON, 1 << field)
+    return (layout.ODD, 0) if kind == layout.ARGUMENTS else (_GOES_ON, 1 << field)
 
 
 @njit(inline="always")
@@ -77,19 +73,19 @@ def _scalar(base: Any, at: Any, entry: Any, scratch: Any) -> Any:
     """Store a number, true, false or null; returns (status, mistyped bit)."""
     kind, field = entry & 255, entry >> 8
     c = byte(base, at)
-    if kind == PHASE or kind == CATEGORY:
-        if int64(scratch, field) != UNKNOWN:
-            return ODD, 0
-        if kind == PHASE:
+    if kind == layout.PHASE or kind == layout.CATEGORY:
+        if int64(scratch, field) != layout.UNKNOWN:
+            return layout.ODD, 0
+        if kind == layout.PHASE:
             put_int64(scratch, _PHASE, 0)
         return _GOES_ON, 0
     if c == 110:  # null
-        put_int64(scratch, field, UNKNOWN)
+        put_int64(scratch, field, layout.UNKNOWN)
         return _GOES_ON, 0
-    if (kind == INTEGER or kind == NANOSECONDS) and c < 65:
+    if (kind == layout.INTEGER or kind == layout.NANOSECONDS) and c < 65:
         value, exact = number(base, at, kind)
         put_int64(scratch, field, value)
-        if kind == NANOSECONDS and (value <= -_LONGEST or (field == _DURATION and value >= _LONGEST)):
+        if kind == layout.NANOSECONDS and (value <= -_LONGEST or (field == _DURATION and value >= _LONGEST)):
             exact = False
         return _GOES_ON, 0 if exact else 1 << field
     return _GOES_ON, 1 << field
@@ -99,9 +95,9 @@ def _scalar(base: Any, at: Any, entry: Any, scratch: Any) -> Any:
 def _is_dead(scratch: Any, state: Any) -> Any:
     """Return whether the event is certainly one that is not wanted."""
     phase, category = int64(scratch, _PHASE), int64(scratch, _CATEGORY)
-    if phase != UNKNOWN and phase != 88:
+    if phase != layout.UNKNOWN and phase != 88:
         return True
-    return category != UNKNOWN and int64(int64(state, _CLASSES), category) == SKIPPED
+    return category != layout.UNKNOWN and int64(int64(state, _CLASSES), category) == layout.SKIPPED
 
 
 @njit(nogil=True)
@@ -110,7 +106,7 @@ def _event(
 ) -> Any:  # fmt: skip
     """Read the event that begins at entry `k` into the scratch row; returns (status, entry behind it, mistyped)."""
     for field in range(_COUNT):
-        put_int64(scratch, field, UNKNOWN)
+        put_int64(scratch, field, layout.UNKNOWN)
     keys, multiplier = int64(state, _KEYS), np.uint64(int64(state, _EVENT_MULTIPLIER))
     in_arguments = seen_arguments = dead = False
     mistyped = 0
@@ -125,62 +121,62 @@ def _event(
             keys, multiplier = int64(state, _KEYS), np.uint64(int64(state, _EVENT_MULTIPLIER))
             continue
         if byte(base, p) != 34:
-            return ODD, k, mistyped
+            return layout.ODD, k, mistyped
         if k + 1 >= count:
-            return CUT, k, mistyped
+            return layout.CUT, k, mistyped
         q = int32(positions, k + 1)
         k += 2
         at = q + 1 if byte(base, q + 1) == 58 else blank(base, q + 1, end)
         if byte(base, at) != 58:
-            return (ODD if at < end else CUT), k, mistyped
+            return (layout.ODD if at < end else layout.CUT), k, mistyped
         at = blank(base, at + 1, end)
         if at >= end:
-            return CUT, k, mistyped
+            return layout.CUT, k, mistyped
         if int64(state, _HAS_ESCAPES) != 0 and _has_escape(base, p + 1, q):
-            return ODD, k, mistyped
+            return layout.ODD, k, mistyped
         entry = lookup(base, p + 1, q - p - 1, keys, multiplier)
-        if dead and entry & 255 != PHASE and entry & 255 != CATEGORY and entry & 255 != ARGUMENTS:
+        if dead and entry & 255 != layout.PHASE and entry & 255 != layout.CATEGORY and entry & 255 != layout.ARGUMENTS:
             entry = np.int64(-1)  # but what decides whether an event counts must not occur twice
         c = byte(base, at)
         status, bit = _GOES_ON, 0
         if c == 34:
             if k + 1 >= count:
-                return CUT, k, mistyped
+                return layout.CUT, k, mistyped
             e = int32(positions, k + 1)
             k += 2
             c = byte(base, e + 1)
             if c != 44 and c != 125 and byte(base, blank(base, e + 1, end)) == 58:
-                return ODD, k, mistyped
+                return layout.ODD, k, mistyped
             if entry >= 0:
                 status, bit = _string(base, at + 1, e, entry, scratch, state, table)
         elif c == 123 or c == 91:
-            if entry >= 0 and entry & 255 == ARGUMENTS and (c != 123 or seen_arguments):
-                return ODD, k, mistyped
-            if entry >= 0 and entry & 255 == ARGUMENTS and not dead:
+            if entry >= 0 and entry & 255 == layout.ARGUMENTS and (c != 123 or seen_arguments):
+                return layout.ODD, k, mistyped
+            if entry >= 0 and entry & 255 == layout.ARGUMENTS and not dead:
                 in_arguments = seen_arguments = True
                 k += 1
-                keys += SLOTS * SLOT_WORDS * 8
+                keys += layout.SLOTS * layout.SLOT_WORDS * 8
                 multiplier = np.uint64(int64(state, _ARGUMENT_MULTIPLIER))
                 continue
-            seen_arguments |= entry >= 0 and entry & 255 == ARGUMENTS
+            seen_arguments |= entry >= 0 and entry & 255 == layout.ARGUMENTS
             k = skip(base, positions, k, count, end)
             if k < 0:
-                return (CUT if k == -1 else ODD), k, mistyped
-            if entry >= 0 and entry & 255 != ARGUMENTS:
+                return (layout.CUT if k == -1 else layout.ODD), k, mistyped
+            if entry >= 0 and entry & 255 != layout.ARGUMENTS:
                 status, bit = _scalar(base, at, entry, scratch)
         elif entry >= 0:
-            if entry & 255 == ARGUMENTS:
+            if entry & 255 == layout.ARGUMENTS:
                 if c != 110 or seen_arguments:
-                    return ODD, k, mistyped
+                    return layout.ODD, k, mistyped
                 seen_arguments = True
             else:
                 status, bit = _scalar(base, at, entry, scratch)
         if status != _GOES_ON:
             return status, k, mistyped
         mistyped |= bit
-        if entry >= 0 and (entry & 255 == PHASE or entry & 255 == CATEGORY):
+        if entry >= 0 and (entry & 255 == layout.PHASE or entry & 255 == layout.CATEGORY):
             dead = _is_dead(scratch, state)
-    return CUT, k, mistyped
+    return layout.CUT, k, mistyped
 
 
 @njit(inline="always")
@@ -210,17 +206,17 @@ def _put_common(scratch: Any, out: Any, cap: Any, row: Any, offset: Any) -> Any:
 @njit(inline="always")
 def _external(scratch: Any) -> Any:
     current = int64(scratch, _EXTERNAL)
-    return current if current != UNKNOWN else int64(scratch, _EXTERNAL_OLD)
+    return current if current != layout.UNKNOWN else int64(scratch, _EXTERNAL_OLD)
 
 
 @njit(nogil=True)
 def _put_device(scratch: Any, out: Any, cap: Any, row: Any, offset: Any, activity: Any, mistyped: Any) -> Any:
     """Write a device row; returns whether every value is certain."""
     device, stream = int64(scratch, _DEVICE), int64(scratch, _STREAM)
-    if device == UNKNOWN:
+    if device == layout.UNKNOWN:
         device = int64(scratch, _PID)
         mistyped |= (mistyped >> _PID & 1) << _DEVICE
-    if stream == UNKNOWN:
+    if stream == layout.UNKNOWN:
         stream = int64(scratch, _TID)
         mistyped |= (mistyped >> _TID & 1) << _STREAM
     _put_common(scratch, out, cap, row, offset)
@@ -244,37 +240,37 @@ def _put_call(scratch: Any, out: Any, cap: Any, row: Any, of_row: Any) -> Any:
 def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> Any:
     """Write the scratch row into the buffer of its class; returns how the scan goes on."""
     category = int64(scratch, _CATEGORY)
-    if int64(scratch, _PHASE) != 88 or category == UNKNOWN:
+    if int64(scratch, _PHASE) != 88 or category == layout.UNKNOWN:
         return _GOES_ON
     entry = int64(int64(state, _CLASSES), category)
     kind, detail = entry & 15, entry >> 4
-    if kind == SKIPPED:
+    if kind == layout.SKIPPED:
         return _GOES_ON
     cap = int64(state, _CAPACITY)
     row = int64(state, _ROWS + kind - 1)
     out = int64(state, _OUT + kind - 1)
-    if kind == IS_DEVICE:
+    if kind == layout.IS_DEVICE:
         if not _put_device(scratch, out, cap, row, offset, detail, mistyped):
-            return ODD
+            return layout.ODD
     else:
-        unthreaded = int64(scratch, _PID) == UNKNOWN or int64(scratch, _TID) == UNKNOWN
-        needed = _ALWAYS | _OF_THREAD | (1 << _CORRELATION if kind == IS_LAUNCH else _OF_EXTERNAL)
+        unthreaded = int64(scratch, _PID) == layout.UNKNOWN or int64(scratch, _TID) == layout.UNKNOWN
+        needed = _ALWAYS | _OF_THREAD | (1 << _CORRELATION if kind == layout.IS_LAUNCH else _OF_EXTERNAL)
         if unthreaded or mistyped & needed != 0:
-            return ODD
+            return layout.ODD
         thread = _thread(scratch, table)
         if thread < 0:
-            return REHASH
+            return layout.REHASH
         _put_common(scratch, out, cap, row, offset)
         put_int64(out, cap * 4 + row, thread)
-        if kind == IS_LAUNCH:
+        if kind == layout.IS_LAUNCH:
             put_int64(out, cap * 5 + row, int64(scratch, _CORRELATION))
         else:
             put_int64(out, cap * 5 + row, detail)
             put_int64(out, cap * 6 + row, _external(scratch))
-    if kind != IS_LAUNCH and int64(scratch, _COLLECTIVE) != UNKNOWN:
+    if kind != layout.IS_LAUNCH and int64(scratch, _COLLECTIVE) != layout.UNKNOWN:
         if mistyped & _OF_COLLECTIVE != 0:
-            return ODD
-        calls = 3 if kind == IS_DEVICE else 4
+            return layout.ODD
+        calls = 3 if kind == layout.IS_DEVICE else 4
         at = int64(state, _ROWS + calls)
         _put_call(scratch, int64(state, _OUT + calls), cap, at, row)
         put_int64(state, _ROWS + calls, at + 1)
@@ -298,15 +294,15 @@ def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: A
         c = byte(base, p)
         put_int64(state, _AT_ENTRY, k)
         if (c != 123 and c != 93) or (k == 0 and blank(base, 0, end) != p):
-            return ODD
+            return layout.ODD
         if begun or c == 93:
             put_int64(state, _CUT_AT, p)
         if c == 93:
-            return END
+            return layout.END
         for kind in range(5):
             before[kind] = int64(state, _ROWS + kind)
             if before[kind] >= cap:
-                return FULL
+                return layout.FULL
         begun = True
         status, k, mistyped = _event(base, end, positions, count, k, scratch, state, table)
         if status == _GOES_ON:
@@ -316,4 +312,4 @@ def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: A
     if begun:  # the last event may go on behind the window's end
         for kind in range(5):
             put_int64(state, _ROWS + kind, before[kind])
-    return CUT
+    return layout.CUT

@@ -121,6 +121,7 @@ def number(base: Any, at: Any, kind: Any) -> Any:
 
 @njit(inline="always")
 def blank(base: Any, at: Any, end: Any) -> Any:
+    """Return the first place from `at` on that is no white space."""
     while byte(base, at) <= 32 and at < end:
         at += 1
     return at

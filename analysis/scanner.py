@@ -240,26 +240,28 @@ _kernels: list[Callable[..., Any]] = []
 
 
 def kernels() -> list[Callable[..., Any]]:
-    """Return the compiled functions `index`, `scan`, `count_lines` and `rehash`; numba is imported when a trace is read,
-    and everything is compiled before the first call, so before workers start.
+    """Return the compiled functions `index`, `scan`, `count_lines` and `rehash`.
 
-    The compiled code is kept in the user's cache folder, by the text of its sources: numba itself would look at one
-    file of them only. Where no folder can be written to, it is kept for this process and its workers.
+    numba is imported, and everything compiled, when the first trace is read, or before worker processes start. The
+    compiled code is kept in the user's cache folder, by the text of its sources: numba itself would look at one file
+    of them only. Where no folder can be written to, it is kept for this process and its workers.
     """
     if not _kernels:
         import numba
 
+        config: Any = numba.config
+
         sources = sorted(Path(__file__).parent.glob("scan_*.py"))
         digest = hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
-        kept = numba.config.CACHE_DIR
-        numba.config.CACHE_DIR = str(user_folder() / f"numba-{digest}")
+        kept = config.CACHE_DIR
+        config.CACHE_DIR = str(user_folder() / f"numba-{digest}")
         try:
             _kernels.extend(_compiled())
         except RuntimeError:  # numba found no folder
-            numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="rankscope-numba-")
+            config.CACHE_DIR = tempfile.mkdtemp(prefix="rankscope-numba-")
             _kernels.extend(_compiled())
         finally:
-            numba.config.CACHE_DIR = kept
+            config.CACHE_DIR = kept
     return _kernels
 
 

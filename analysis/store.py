@@ -4,7 +4,7 @@ Nothing here decides when something is stored: see `cache`.
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def pack(data: RankData) -> bytes:
     return hashlib.blake2b(body, digest_size=_DIGEST).digest() + body
 
 
-def unpack(text: bytes, large: dict[str, Callable[[], Table]]) -> RankData:
+def unpack(text: bytes, large: Mapping[str, Callable[[], Table]]) -> RankData:
     """Return the rank that `pack` packed; `large` gives its large tables when asked. `ValueError`: it is damaged."""
     body = text[_DIGEST:]
     if hashlib.blake2b(body, digest_size=_DIGEST).digest() != text[:_DIGEST]:
@@ -133,7 +133,7 @@ def unpack(text: bytes, large: dict[str, Callable[[], Table]]) -> RankData:
     return RankData(**fields)
 
 
-def without_large(data: RankData, large: dict[str, Callable[[], Table]]) -> RankData:
+def without_large(data: RankData, large: Mapping[str, Callable[[], Table]]) -> RankData:
     """Return the rank with its large tables given up: they are loaded again when asked for."""
     lazy = {name: LazyTable(large[name], len(getattr(data, name))) for name in LARGE}
     return msgspec.structs.replace(data, **lazy)
