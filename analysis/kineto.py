@@ -35,6 +35,16 @@ def has_scanner() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
+def warm_up() -> None:
+    """Compile the scanner where numba works: processes that start later find the compiled code."""
+    try:
+        from rankscope.analysis.scanner import kernels
+
+        kernels()
+    except ImportError:
+        return
+
+
 def read(path: Path, label: str | None = None, *, fast: bool | None = None, window: int | None = None) -> RankTrace:
     """Read one trace file, which notices call `label`; `UnreadableTraceError` when it gives no numbers at all.
 

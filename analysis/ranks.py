@@ -141,10 +141,12 @@ def prepare_all(jobs: Sequence[Job], executor: Executor | None, progress: Progre
                 outcomes.append(prepare_rank(msgspec.structs.replace(job, keep_tables=kept)))
                 progress.advance(size)
             return outcomes
+    if any(job.fast for job in jobs):  # compile once, before workers start and would each do it
+        kineto.warm_up()
     small = [msgspec.structs.replace(job, keep_tables=False) for job in jobs]
     if executor is not None:
         return _collect(executor, small, sizes, progress)
-    with _pool(_workers(sizes), fast=any(job.fast for job in jobs)) as pool:
+    with _pool(_workers(sizes)) as pool:
         return _collect(pool, small, sizes, progress)
 
 
@@ -165,7 +167,7 @@ def _collect(executor: Executor, jobs: list[Job], sizes: list[int], progress: Pr
 
 def _alone(job: Job) -> Outcome:
     try:
-        with _pool(1, fast=job.fast) as pool:
+        with _pool(1) as pool:
             return pool.submit(prepare_rank, job).result()
     except BrokenExecutor:
         source = job.sources[0]
@@ -175,15 +177,8 @@ def _alone(job: Job) -> Outcome:
         return Outcome(job=job, notices=[notice])
 
 
-def _pool(workers: int, *, fast: bool) -> ProcessPoolExecutor:
-    """Start processes; what is compiled and imported here first, they have already.
-
-    Forking is fast and needs no importable main module, but it is only safe while there is one thread.
-    """
-    if fast:
-        from rankscope.analysis.scanner import kernels
-
-        kernels()
+def _pool(workers: int) -> ProcessPoolExecutor:
+    """Start processes. Forking is fast and needs no importable main module; it is safe while there is one thread."""
     method = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
 

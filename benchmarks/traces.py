@@ -6,7 +6,6 @@ their own number and their own clock.
 
 import gzip
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from isal import igzip
@@ -24,10 +23,10 @@ _CLOCK_NS = 37_000_000  # so far apart are the clocks of neighbouring ranks
 def repeated(source: Path, target: Path, size: int) -> int:
     """Write a trace of about `size` bytes; returns the number of events."""
     head, body, tail = _split(gzip.decompress(source.read_bytes()))
-    pieces = _pieces(body)
-    times = [piece[1] for piece in pieces if piece[0] == "ts"]
+    pieces, rest = _pieces(body)
+    times = [number for _, kind, number in pieces if kind == "ts"]
     period = max(times) - min(times) + 1000  # us
-    steps = [piece[1] for piece in pieces if piece[0] == "step"]
+    steps = [number for _, kind, number in pieces if kind == "step"]
     count = max(steps) - min(steps) + 1
     events = body.count(b'"ph":')
     written = repetition = 0
@@ -37,8 +36,8 @@ def repeated(source: Path, target: Path, size: int) -> int:
             if repetition:
                 file.write(b",")
             shifts = {"ts": period * repetition, "id": _IDS * repetition, "step": count * repetition}
-            text = b"".join(b"%d" % (value + shifts[kind]) if kind else value for kind, value in pieces)  # type: ignore[operator]
-            written += file.write(text)
+            written += file.write(b"".join(b"%b%d" % (text, number + shifts[kind]) for text, kind, number in pieces))
+            written += file.write(rest)
             repetition += 1
         file.write(tail)
     return events * repetition
@@ -78,16 +77,11 @@ def _split(text: bytes) -> tuple[bytes, bytes, bytes]:
     return text[: match.end()], text[match.end() : end], text[end:]
 
 
-def _pieces(body: bytes) -> list[tuple[str, bytes | int]]:
-    """Cut a text into constant parts and numbers that move, each with its kind."""
-    return list(_cut(body))
-
-
-def _cut(body: bytes) -> Iterator[tuple[str, bytes | int]]:
-    done = 0
+def _pieces(body: bytes) -> tuple[list[tuple[bytes, str, int]], bytes]:
+    """Cut a text before each number that moves: (text before it, its kind, the number), and the text after all."""
+    pieces, done = [], 0
     for match in _MOVING.finditer(body):
         kind, group = ("ts", 2) if match[2] else ("id", 5) if match[5] else ("step", 7)
-        yield "", body[done : match.start(group)]
-        yield kind, int(match[group])
+        pieces.append((body[done : match.start(group)], kind, int(match[group])))
         done = match.end(group)
-    yield "", body[done:]
+    return pieces, body[done:]
