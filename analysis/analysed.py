@@ -54,6 +54,17 @@ def _without_compute(ranks: Sequence[RankData], steps: Table) -> list[tuple[int,
     return [(rank, step) for rank, step in pairs if step in busy]
 
 
+def only(chosen: Sequence[int], bounds: tuple[int | None, int | None]) -> tuple[list[int], list[Notice]]:
+    """Return the steps within `bounds`, both inclusive, and a notice of those that were left out on request."""
+    low, high = bounds
+    kept = [step for step in chosen if (low is None or step >= low) and (high is None or step <= high)]
+    rest = sorted(set(chosen) - set(kept))
+    if not rest:
+        return kept, []
+    text = f"steps {_list(rest)} were left out on request"
+    return kept, [Notice(kind="steps_left_out", level="info", message=text, details={"steps": rest})]
+
+
 def judged(analysed: Sequence[int], steps: Table) -> list[int]:
     """Return the steps in which lateness means something.
 

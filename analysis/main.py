@@ -5,13 +5,14 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from rankscope.analysis.errors import AnalysisError
-from rankscope.analysis.pipeline import Analysis, load
+from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.report import report
 from rankscope.analysis.show import show
 from rankscope.analysis.summary import Json, error_summary, summarise, tables
@@ -21,6 +22,29 @@ from rankscope.conf.files import replacing, write_json, write_text
 OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 
 
+def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[int] | None:
+    """Read a list of ranks such as `0,3,8-15`."""
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
+            raise click.BadParameter(f"{text!r} is no list of ranks; write it like 0,3,8-15")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+def _steps(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int | None, int | None] | None:
+    """Read a range of steps such as `5:8`, `5:` or `:8`."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None or text == ":":
+        raise click.BadParameter(f"{text!r} is no range of steps; write it like 5:8")
+    return (int(match[1]) if match[1] else None), (int(match[2]) if match[2] else None)
+
+
 @click.command("rankscope analyze")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
@@ -28,15 +52,30 @@ OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
+@click.option("--only-ranks", metavar="LIST", callback=_ranks, help="Read these ranks alone: 0,3,8-15.")
+@click.option(
+    "--only-steps", metavar="A:B", callback=_steps, help="Analyse steps A to B alone; A or B may be left out."
+)
+@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep nothing of them for the next time.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def analyze(paths: tuple[Path, ...], out: Path | None, json_file: Path | None, allow_partial: bool, quiet: bool) -> int:
+def analyze(
+    paths: tuple[Path, ...],
+    out: Path | None,
+    json_file: Path | None,
+    allow_partial: bool,
+    only_ranks: frozenset[int] | None,
+    only_steps: tuple[int | None, int | None] | None,
+    no_cache: bool,
+    quiet: bool,
+) -> int:
     """Say where the time of a distributed step goes, which rank is late, and why.
 
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces, or trace files.
     """
     console = Console(stderr=json_file == Path("-"), highlight=False)
     try:
-        analysis = load(*paths)
+        options = Options(cache=not no_cache, progress=not quiet, only_ranks=only_ranks, only_steps=only_steps)
+        analysis = load(*paths, options=options)
         summary = summarise(analysis)
     except AnalysisError as error:
         click.echo(f"rankscope: {error}", err=True)

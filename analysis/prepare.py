@@ -67,6 +67,7 @@ def prepare(trace: RankTrace) -> RankData:
         data_waits=waits,
         launches=launches,
         host=trace.host,
+        span=(int(kernels["start"].min()), int(kernels["end"].max())) if len(kernels) else None,
         left_over=left_over,
         notices=notices,
     )
