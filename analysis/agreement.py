@@ -27,7 +27,7 @@ QUANTITIES = {
 
 def second_witness(analysis: "Analysis", notices: list[Notice]) -> "Analysis | None":
     """Analyse the nsys pass of a run whose source is the torch pass; a notice where it gives no numbers."""
-    from rankscope.analysis.pipeline import load
+    from rankscope.analysis.pipeline import Options, load
 
     if analysis.run_dir is None or analysis.ranks[0].source != "kineto":
         return None
@@ -35,7 +35,7 @@ def second_witness(analysis: "Analysis", notices: list[Notice]) -> "Analysis | N
     if not any(rank.nsys_export.exists() or rank.nsys_report.exists() for rank in pass_dir.ranks()):
         return None
     try:
-        return load(pass_dir.path)
+        return load(pass_dir.path, options=Options(cache=False))
     except AnalysisError as error:
         notices.append(Notice(kind="nsys_pass_unusable", message=f"nsys pass: {error}; nothing to compare with"))
         return None

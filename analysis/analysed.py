@@ -33,6 +33,8 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
     for data in ranks:
         for row in np.flatnonzero(~np.asarray(data.steps["complete"], bool)).tolist():
             partial.setdefault(int(data.steps["step"][row]), []).append(data.rank)
+    for rank, step in _without_compute(ranks, steps):
+        partial.setdefault(step, []).append(rank)
     for step in sorted(set(partial) & common):
         text = f"step {step}: records are missing on rank {_list(partial[step])}; the step was left out"
         notices.append(Notice(kind="partial_step", message=text, details={"steps": [step], "ranks": partial[step]}))
@@ -47,6 +49,26 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
         text = f"step {_list(warm_up)}: warm-up (other collectives than later steps, and slower); left out"
         notices.append(Notice(kind="warmup_steps", level="info", message=text, details={"steps": warm_up}))
     return [step for step in kept if step not in warm_up], notices
+
+
+def _without_compute(ranks: Sequence[RankData], steps: Table) -> list[tuple[int, int]]:
+    """Return (rank, step) where a rank computed nothing although others did: it had run out of data and only took
+    part in the others' collectives (DDP's join)."""
+    idle = steps.take((steps["compute_ns"] == 0) & (steps["comm_ns"] > 0))
+    busy = set(steps["step"][steps["compute_ns"] > 0].tolist())
+    pairs = zip(idle["rank"].tolist(), idle["step"].tolist(), strict=True)
+    return [(rank, step) for rank, step in pairs if step in busy]
+
+
+def only(chosen: Sequence[int], bounds: tuple[int | None, int | None]) -> tuple[list[int], list[Notice]]:
+    """Return the steps within `bounds`, both inclusive, and a notice of those that were left out on request."""
+    low, high = bounds
+    kept = [step for step in chosen if (low is None or step >= low) and (high is None or step <= high)]
+    rest = sorted(set(chosen) - set(kept))
+    if not rest:
+        return kept, []
+    text = f"steps {_list(rest)} were left out on request"
+    return kept, [Notice(kind="steps_left_out", level="info", message=text, details={"steps": rest})]
 
 
 def judged(analysed: Sequence[int], steps: Table) -> list[int]:

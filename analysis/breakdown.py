@@ -84,8 +84,8 @@ def totals(data: RankData) -> dict[str, float | int | None]:
     comm = union(data.comms["start"], data.comms["end"])
     every = either(data.compute, comm, data.copies)
     span = int(every[1][-1] - every[0][0]) if every.shape[1] else None
-    if len(data.kernels):  # a record of no length still marks where the span ends
-        span = int(data.kernels["end"].max() - data.kernels["start"].min())
+    if data.span is not None:  # a record of no length still marks where the span ends
+        span = data.span[1] - data.span[0]
     compute, communication, busy = length(data.compute), length(comm), length(every)
     exposed = length(either(data.compute, comm)) - compute
     return {

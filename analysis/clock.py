@@ -147,8 +147,7 @@ def _drifts(end: Column, call: Column, unit: Column, units: int, reference: int)
     """Return the drift of each unit against the reference unit where the window carries a slope."""
     instant = grouped.median(end, call, int(call[-1]) + 1)[call]
     slopes = {}
-    for number in range(units):
-        rows = np.flatnonzero(unit == number)
+    for number, rows in grouped.positions(unit).items():
         found = _slope((instant[rows] - instant[0]).astype(float), (end - instant)[rows].astype(float))
         if found is not None:
             slopes[number] = found
@@ -190,9 +189,9 @@ def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:
     ref_start, ref_end = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
     ref_start[call[at_reference]], ref_end[call[at_reference]] = start[at_reference], end[at_reference]
     widths = []
-    for rank in np.unique(ends["rank"][~at_reference]).tolist():
-        rows = (ends["rank"] == rank) & known[call]
-        if rows.any():
+    for rank, rows in grouped.positions(ends["rank"]).items():
+        rows = rows[known[call[rows]]]
+        if len(rows) and rank != alignment.reference_rank:
             widths.append(int((end[rows] - ref_start[call[rows]]).min() - (start[rows] - ref_end[call[rows]]).max()))
     return Alignment(
         **{name: getattr(alignment, name) for name in ("method", "reference_rank", "offset_ns", "drift", "origin")},
@@ -208,8 +207,7 @@ def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:
 def on_common_clock(alignment: Alignment, table: Table) -> tuple[Column, Column]:
     """Return start and end of each row of a table with a `rank` column, on the common clock (ns)."""
     start, end = table["start"].copy(), table["end"].copy()
-    for rank in np.unique(table["rank"]).tolist():
-        rows = table["rank"] == rank
+    for rank, rows in grouped.positions(table["rank"]).items():
         start[rows] = alignment.to_common(rank, start[rows])
         end[rows] = alignment.to_common(rank, end[rows])
     return start, end

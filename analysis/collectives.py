@@ -10,11 +10,11 @@ has a different number of them. Without steps, the shift at which metadata agree
 
 import difflib
 import json
-from collections import defaultdict
 from collections.abc import Sequence as Many
 
 import numpy as np
 
+from rankscope.analysis import grouped
 from rankscope.analysis.names import POINT_TO_POINT
 from rankscope.analysis.rank_data import NO_STEP, RankData
 from rankscope.analysis.sequences import Sequence as Calls
@@ -23,6 +23,7 @@ from rankscope.analysis.table import UNKNOWN, Column, Table, encode
 
 _NO_GROUP = "|null"
 _ASSUMED = "?"
+_NO_CALLS = np.zeros((0, 1), np.int64)
 
 
 def match(ranks: Many[RankData]) -> Table:
@@ -31,7 +32,7 @@ def match(ranks: Many[RankData]) -> Table:
     call = np.full(len(records), -1)
     ordinal = np.full(len(records), -1)
     following = 0
-    for rows in _split(records["group_id"]):
+    for rows in grouped.positions(records["group_id"]).values():
         pairs = _match_group(records, rows)
         call[rows[pairs >= 0]] = pairs[pairs >= 0] + following
         ordinal[rows[pairs >= 0]] = pairs[pairs >= 0]
@@ -41,26 +42,25 @@ def match(ranks: Many[RankData]) -> Table:
     return records.with_columns(call=call, ordinal=ordinal).sort("call", "rank")
 
 
-def _split(codes: Column) -> list[Column]:
-    """Return the positions of each code, in order."""
-    order = np.argsort(codes, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(codes) else []
-
-
 # --- groups --------------------------------------------------------------------------------------------------
 
 
 def _stack(ranks: Many[RankData]) -> Table:
     """Put the records of all ranks into one table; `group_id` names the group and its members."""
     labelled = [_group_labels(data) for data in ranks]
-    every = sorted({label for labels in labelled for label in labels if label != _NO_GROUP})
+    every = sorted({label for _, labels in labelled for label in labels if label != _NO_GROUP})
+    members = {label: group_members(label) for label in every}
+    sets = {label: None if found is None else frozenset(found) for label, found in members.items()}
     parts = []
-    for data, labels in zip(ranks, labelled, strict=True):
-        mine = [label for label in every if data.rank in (group_members(label) or [data.rank])]
-        assumed = _assumed_group(data, mine)
-        labels = [assumed if label == _NO_GROUP else label for label in labels]
-        codes, words = encode(labels)
-        sizes = np.array([len(group_members(word) or ()) for word in words] + [0], np.int64)
+    for data, (codes, labels) in zip(ranks, labelled, strict=True):
+        if _NO_GROUP in labels:
+            mine = [label for label, found in sets.items() if found is None or data.rank in found]
+            assumed = _assumed_group(data, mine)
+            members[assumed] = group_members(assumed)
+            labels = [assumed if label == _NO_GROUP else label for label in labels]
+        again, words = encode(labels)  # the assumed group may be one of the others
+        codes = again[codes]
+        sizes = np.array([len(members[word] or ()) for word in words] + [0], np.int64)
         part = data.comms.with_columns(rank=np.full(len(data.comms), data.rank), members=sizes[codes])
         parts.append(Table({**part.columns, "group_id": codes}, {**part.words, "group_id": words}))
     return Table.concat(parts)
@@ -89,28 +89,32 @@ def group_members(group_id: str) -> list[int] | None:
     return members
 
 
-def _group_labels(data: RankData) -> list[str]:
-    """Return each record's `group_id`; a record without metadata takes that of its stream, if it has only one."""
-    names, listed = data.comms.texts("group"), data.comms.texts("group_ranks")
-    sizes, streams = data.comms["group_size"].tolist(), data.comms["stream"].tolist()
-    cache: dict[tuple[str, str | None, int], str] = {}
-    labels: list[str | None] = []
-    by_stream: defaultdict[int, set[str]] = defaultdict(set)
-    for name, text, size, stream in zip(names, listed, sizes, streams, strict=True):
-        if name is None:
-            labels.append(None)
-            continue
-        key = (name, text, size)
-        if key not in cache:
-            cache[key] = f"{name}|{json.dumps(_members(data, *key))}"
-        labels.append(cache[key])
-        by_stream[stream].add(cache[key])
-    everywhere = set(cache.values())
-    result = []
-    for label, stream in zip(labels, streams, strict=True):
-        known = by_stream.get(stream) or everywhere
-        result.append(label or (next(iter(known)) if len(known) == 1 else _NO_GROUP))
-    return result
+def _group_labels(data: RankData) -> tuple[Column, list[str]]:
+    """Return each record's `group_id` as codes and words.
+
+    A record without metadata takes the group of its stream, if that has only one, else the only one there is.
+    """
+    comms = data.comms
+    keys = np.stack([comms["group"], comms["group_ranks"], comms["group_size"]], axis=1).astype(np.int64)
+    found, index = np.unique(keys, axis=0, return_inverse=True)
+    index = index.ravel()
+    labels = []
+    for group, listed, size in found.tolist():
+        name = comms.words["group"][group] if group >= 0 else None
+        text = comms.words["group_ranks"][listed] if listed >= 0 else None
+        labels.append(_NO_GROUP if name is None else f"{name}|{json.dumps(_members(data, name, text, size))}")
+    codes, words = encode(labels)
+    codes = codes[index] if len(codes) else np.zeros(0, np.int32)
+    bare = comms["group"] < 0
+    if bare.any() and not bare.all():
+        everywhere = np.unique(codes[~bare])
+        for rows in grouped.positions(comms["stream"]).values():
+            known = np.unique(codes[rows[~bare[rows]]])
+            known = known if len(known) else everywhere
+            if len(known) == 1:
+                codes[rows[bare[rows]]] = known[0]
+    used = np.unique(codes).tolist()
+    return np.searchsorted(used, codes).astype(np.int32), [words[code] for code in used]
 
 
 def _members(data: RankData, name: str, listed: str | None, size: int) -> list[int] | None:
@@ -154,7 +158,7 @@ def _match_group(records: Table, rows: Column) -> Column:
 def _with_left_overs(part: Table) -> Table:
     """Mark the records of each rank that lie before its first step, and the ranks that have steps at all."""
     left_over, stepped = np.zeros(len(part), bool), np.zeros(len(part), bool)
-    for rows in _split(part["rank"]):
+    for rows in grouped.positions(part["rank"]).values():
         own = np.flatnonzero(part["step"][rows] != NO_STEP)
         stepped[rows] = len(own) > 0
         left_over[rows[: own[0]] if len(own) else rows] = True
@@ -179,8 +183,7 @@ def _by_seq(part: Table) -> Column:
 def _by_order(part: Table) -> Column:
     """Number the calls by their order, step by step; whole sequences where a rank has no steps."""
     result = np.full(len(part), -1)
-    ranks = np.unique(part["rank"]).tolist()
-    sequences = {rank: Calls.of(part, np.flatnonzero(part["rank"] == rank)) for rank in ranks}
+    sequences = {rank: Calls.of(part, rows) for rank, rows in grouped.positions(part["rank"]).items()}
     following = 0
     stepped = part["stepped"].all()
     blocks = _blocks(sequences) if stepped else [(False, sequences)]
@@ -189,8 +192,7 @@ def _by_order(part: Table) -> Column:
             pairs = _zip_backwards(block) if backwards else _zip_step(block)
         else:
             pairs = _zip_shifted(block)
-        for number, positions in enumerate(pairs):
-            result[positions] = following + number
+        result[pairs] = following + np.arange(len(pairs))[:, None]
         following += len(pairs)
     return result
 
@@ -207,33 +209,33 @@ def _blocks(sequences: dict[int, Calls]) -> list[tuple[bool, dict[int, Calls]]]:
     return blocks
 
 
-def _zip_backwards(block: dict[int, Calls]) -> list[list[int]]:
-    """Pair the last with the last, the one before with the one before, as far back as every rank has one."""
-    if any(not len(calls.rows) for calls in block.values()):
-        return []
+def _zip_backwards(block: dict[int, Calls]) -> Column:
+    """Pair the last with the last, the one before with the one before, as far back as every rank has one.
+
+    Returned, here and below: the rows as a matrix, calls down and ranks across.
+    """
     depth = min(len(calls.rows) for calls in block.values())
-    columns = [calls.rows[len(calls.rows) - depth :] for calls in block.values()]
-    return [list(map(int, rows)) for rows in zip(*columns, strict=True)]
+    return np.stack([calls.rows[len(calls.rows) - depth :] for calls in block.values()], axis=1)
 
 
-def _zip_step(block: dict[int, Calls]) -> list[list[int]]:
+def _zip_step(block: dict[int, Calls]) -> Column:
     """Pair the calls of one step by order; where ranks disagree, the longest common sequence of signatures."""
     present = {rank: calls for rank, calls in block.items() if len(calls.rows)}
     if len(present) < len(block):
-        return []
+        return _NO_CALLS
     calls = list(present.values())
     reference = calls[0]
     if all(reference.agrees(other) for other in calls[1:]):
-        return [list(map(int, rows)) for rows in zip(*(c.rows for c in calls), strict=True)]
+        return np.stack([c.rows for c in calls], axis=1)
     kept = {index: [int(row)] for index, row in enumerate(reference.rows)}
     for other in calls[1:]:
         matcher = difflib.SequenceMatcher(None, reference.signatures, other.signatures, autojunk=False)
         partner = {a + i: b + i for a, b, n in matcher.get_matching_blocks() for i in range(n)}
         kept = {i: [*rows, int(other.rows[partner[i]])] for i, rows in kept.items() if i in partner}
-    return [kept[index] for index in sorted(kept)]
+    return np.array([kept[index] for index in sorted(kept)], np.int64).reshape(-1, len(calls))
 
 
-def _zip_shifted(block: dict[int, Calls]) -> list[list[int]]:
+def _zip_shifted(block: dict[int, Calls]) -> Column:
     """Pair whole sequences at the shift where signatures agree and the ends fit one clock best."""
     reference = max(block.values(), key=lambda calls: len(calls.rows))
     kept = {index: [int(row)] for index, row in enumerate(reference.rows)}
@@ -242,9 +244,9 @@ def _zip_shifted(block: dict[int, Calls]) -> list[list[int]]:
             continue
         shift = best_shift(reference, other)
         if shift is None:
-            return []
+            return _NO_CALLS
         kept = {i: [*rows, int(other.rows[i - shift])] for i, rows in kept.items() if 0 <= i - shift < len(other.rows)}
-    return [kept[index] for index in sorted(kept)]
+    return np.array([kept[index] for index in sorted(kept)], np.int64).reshape(-1, len(block))
 
 
 def _whole_calls(records: Table, call: Column) -> Column:
@@ -256,14 +258,13 @@ def _whole_calls(records: Table, call: Column) -> Column:
     seen = np.bincount(call[ok], minlength=count)
     loaded = {rank for rank in np.unique(records["rank"]).tolist()}
     expected = np.zeros(count, np.int64)
-    for group, word in enumerate(records.words["group_id"]):
-        members = group_members(word)
-        of_group = ok & (records["group_id"] == group)
-        present = set(np.unique(records["rank"][records["group_id"] == group]).tolist())
+    for group, rows in grouped.positions(records["group_id"]).items():
+        members = group_members(records.words["group_id"][group])
+        of_group = rows[ok[rows]]
+        present = np.unique(records["rank"][rows])
         expected[call[of_group]] = len(loaded & set(members)) if members is not None else len(present)
     kinds = np.full(count, -1)
     kinds[call[ok]] = records["kind"][ok]
-    same = np.ones(count, bool)
-    np.logical_and.at(same, call[ok], records["kind"][ok] == kinds[call[ok]])
+    same = np.bincount(call[ok], records["kind"][ok] != kinds[call[ok]], count) == 0
     whole = (seen == expected) & same
     return np.asarray(ok & whole[np.maximum(call, 0)])

@@ -4,19 +4,24 @@ A block is cut at a place that looks like the border between two events; the dec
 inside an event or a string leaves brackets open. Memory: one window and the events of one block.
 """
 
+import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from rankscope.analysis.columns import EXACT_BELOW
 from rankscope.analysis.errors import Level, Notice, UnreadableTraceError
 from rankscope.analysis.repair import BOUNDARY, is_counted, joined, repair
 from rankscope.analysis.stream import WINDOW, Stream
+
+if TYPE_CHECKING:
+    from rankscope.analysis.scanner import Block, Scanner
 
 MAX_EVENT = 64 << 20  # bytes; an event larger than this is not an event but damage
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -83,39 +88,59 @@ _EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
 
 
 class EventReader:
-    """Iterate over lists of events of one file; afterwards `metadata` and `notices` hold the rest."""
+    """Iterate over the events of one file; afterwards `metadata` and `notices` hold the rest.
 
-    def __init__(self, path: Path, label: str | None = None, window: int = WINDOW) -> None:
+    Gives lists of events; with a scanner, columns of all windows that it can read, and events of the others.
+    """
+
+    def __init__(
+        self, path: Path, label: str | None = None, window: int = WINDOW, scanner: "Scanner | None" = None
+    ) -> None:
         self.label = label or path.name
         self.metadata: dict[str, Any] = {}
         self.notices: list[Notice] = []
         self.complete = True
         self._stream = Stream(path, window)
+        self._scanner = scanner
         self._line = 1
         self._byte = 0
         self._repairs: Counter[str] = Counter()
 
-    def __iter__(self) -> Iterator[list[Event]]:
+    def __iter__(self) -> "Iterator[list[Event] | Block]":
         windows = iter(self._stream)
         buffer, head = self._find_array(windows)
         tail: bytes | None = None
-        for window in windows:
+        for window in itertools.chain([b""] if buffer else [], windows):
             buffer += window
+            scanned = None if self._scanner is None else self._scanner.scan(buffer, self._byte)
+            if scanned is not None:
+                yield from scanned.blocks
+                if scanned.ended:
+                    tail = buffer[scanned.used :] + b"".join(windows)
+                    break
+                self._line += scanned.lines
+                self._byte += scanned.used
+                buffer = buffer[scanned.used :]
+                self._check_growth(buffer)
+                continue
             cut, events, tail = self._whole_events(buffer)
+            yield events
             if tail is not None:
                 tail += b"".join(windows)
-                yield events
                 break
             if cut:
-                yield events
-                self._advance(buffer[:cut])
+                self._advance(buffer, cut)
                 buffer = buffer[cut:]
-            elif len(buffer) > MAX_EVENT:
-                raise self._refused("json_invalid", f"no event ends within {MAX_EVENT >> 20} MiB", self._byte)
+            self._check_growth(buffer)
         if tail is None:
             events, tail = self._rest(buffer)
             yield events
         self._finish(head, tail)
+
+    def _check_growth(self, buffer: bytes) -> None:
+        """Refuse a file in which nothing ends: memory holds one window and at most one event of this size."""
+        if len(buffer) > MAX_EVENT:
+            raise self._refused("json_invalid", f"no event ends within {MAX_EVENT >> 20} MiB", self._byte)
 
     # --- the parts of the file -------------------------------------------------------------------------------
 
@@ -125,7 +150,7 @@ class EventReader:
             buffer += window
             match = _ARRAY.search(buffer) or _BARE.match(buffer)
             if match:
-                self._advance(buffer[: match.end()])
+                self._advance(buffer, match.end())
                 return buffer[match.end() :], buffer[: match.end()]
         if not buffer.strip():
             raise self._refused("empty_file", "empty; record it again or remove it")
@@ -153,23 +178,26 @@ class EventReader:
 
     def _rest(self, buffer: bytes) -> tuple[list[Event], bytes | None]:
         """Decode what is left at the end of the file: the last events, the end of the array, the metadata after it."""
-        text = b"[" + buffer
+        text, repairs = b"[" + buffer, Counter[str]()
         for _ in range(2):
             try:
-                return self._decode(text), b"]"  # a bare array
+                events, tail = self._decode(text), b"]"  # a bare array
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if "trailing characters" in str(error):
                     end = _array_end(error, text)
-                    return self._decode(text[: end + 1]), text[end:]
-            text, repairs = repair(text)
-            if not repairs:
-                break
+                    events, tail = self._decode(text[: end + 1]), text[end:]
+                else:
+                    text, repairs = repair(text)
+                    if repairs:
+                        continue
+                    break
             self._repairs += repairs
+            return events, tail
         return self._salvage(buffer, last=True)
 
     def _decode(self, text: bytes) -> list[Event]:
         events = _EVENTS.decode(text)
-        if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events[:1] + events[-1:]):
+        if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
             exact = _EXACT_EVENTS.decode(text)
             for event in exact:
                 event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
@@ -270,7 +298,7 @@ class EventReader:
             return  # a bare array has no metadata
         text, _ = repair(head + (tail if tail is not None else b"]}"))
         try:
-            document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode().lstrip())
+            document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode("utf-8-sig").lstrip())
         except ValueError:
             head_only, _ = repair(head + b"]}")
             try:
@@ -298,9 +326,9 @@ class EventReader:
             values[key] = value
         return values
 
-    def _advance(self, used: bytes) -> None:
-        self._line += used.count(b"\n")
-        self._byte += len(used)
+    def _advance(self, buffer: bytes, used: int) -> None:
+        self._line += int(np.count_nonzero(np.frombuffer(buffer, np.uint8, used) == ord("\n")))
+        self._byte += used
 
     def _note(self, kind: str, message: str, level: Level = "warning", **details: Any) -> None:
         name = self.label

@@ -12,6 +12,16 @@ def starts_of(groups: Column) -> Column:
     return np.flatnonzero(first)
 
 
+def positions(groups: Column) -> dict[int, Column]:
+    """Return for each value of a column of integers the rows that hold it, in order."""
+    if not len(groups):
+        return {}
+    order = np.argsort(groups, kind="stable")
+    ordered = groups[order]
+    begin = starts_of(ordered)
+    return dict(zip(ordered[begin].tolist(), np.split(order, begin[1:]), strict=True))
+
+
 def median(values: Column, groups: Column, count: int) -> Column:
     """Return the median of each group 0..count-1, in the values' own type (integers rounded down), 0 for none."""
     result = np.zeros(count, values.dtype)

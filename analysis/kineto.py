@@ -1,15 +1,18 @@
 """Reader of Chrome traces that torch.profiler (Kineto) wrote, of any version: one file in, a `RankTrace` out."""
 
+import importlib.util
+import re
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rankscope.analysis import stream
 from rankscope.analysis.columns import Codes, integers, nanoseconds
 from rankscope.analysis.errors import Notice, UnreadableTraceError
 from rankscope.analysis.events import Args, Event, EventReader
-from rankscope.analysis.names import ANNOTATION, DEVICE, OPERATOR, RUNTIME, is_launch
+from rankscope.analysis.names import ANNOTATION, DEVICE, is_launch, part_of
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.trace import (
     CODED,
@@ -21,31 +24,89 @@ from rankscope.analysis.trace import (
     empty_table,
 )
 
+if TYPE_CHECKING:
+    from rankscope.analysis.scanner import Block
+
 _NO_ARGS = Args()
 
 
-def read(path: Path, label: str | None = None) -> RankTrace:
-    """Read one trace file, which notices call `label`; `UnreadableTraceError` when it gives no numbers at all."""
-    label = label or path.name
-    reader = EventReader(path, label)
-    builder = _Builder()
-    for events in reader:
-        builder.add(events)
-    trace = builder.finish(label, reader)
-    _check_activity(trace, label)
+def has_scanner() -> bool:
+    """Return whether the accelerated scanner can be used: numba is installed (`rankscope[fast]`)."""
+    return importlib.util.find_spec("numba") is not None
+
+
+def warm_up() -> None:
+    """Compile the scanner where numba works: processes that start later find the compiled code."""
+    try:
+        from rankscope.analysis.scanner import kernels
+
+        kernels()
+    except ImportError:
+        return
+
+
+def read(path: Path, label: str | None = None, *, fast: bool | None = None, window: int | None = None) -> RankTrace:
+    """Read one trace file, which notices call `label`; `UnreadableTraceError` when it gives no numbers at all.
+
+    `fast` says whether to use the accelerated scanner (default: where it is installed); `window` is the number of
+    bytes looked at together. Neither changes the result.
+    """
+    reader, builder = start(path, label, fast=fast, window=window)
+    for block in reader:
+        builder.add(block)
+    trace = builder.finish(reader)
+    check_activity(trace)
     return trace
 
 
-class _Builder:
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d+)')
+
+
+def rank_inside(path: Path) -> int | None:
+    """Return the rank that the beginning of a trace states, None where it states none or cannot be read."""
+    try:
+        match = _RANK.search(next(iter(stream.Stream(path, 1 << 16)), b""))
+    except OSError:
+        return None
+    return int(match[1]) if match else None
+
+
+def start(path: Path, label: str | None, *, fast: bool | None, window: int | None) -> "tuple[EventReader, Builder]":
+    """Return what reads a file and what collects its columns; see `read`."""
+    builder = Builder()
+    scanner = None
+    if has_scanner() if fast is None else fast:
+        try:
+            from rankscope.analysis.scanner import WINDOW, Scanner
+
+            scanner = Scanner(builder.codes)
+            window = window or WINDOW
+        except ImportError:  # numba that does not fit this numpy or Python: the other way reads everything too
+            scanner = None
+    return EventReader(path, label or path.name, window or stream.WINDOW, scanner), builder
+
+
+_COLUMNS = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_COLUMNS, "host": HOST_COLUMNS}
+
+
+class Builder:
     """Collects the columns of one file, block by block."""
 
     def __init__(self) -> None:
-        self._codes: defaultdict[str, Codes] = defaultdict(Codes)
+        self.codes: defaultdict[str, Codes] = defaultdict(Codes)
         self._tables: dict[str, list[dict[str, Column]]] = {"device": [], "launches": [], "host": []}
         self._classes: dict[Any, str | None] = {}
         self._open: defaultdict[tuple[Any, Any, Any], list[Event]] = defaultdict(list)
 
-    def add(self, events: list[Event]) -> None:
+    def add(self, block: "list[Event] | Block") -> None:
+        """Take a block of events, or of columns that the scanner made of them."""
+        if isinstance(block, dict):
+            for part, columns in block.items():
+                self._tables[part].append(columns)
+        else:
+            self._add_events(block)
+
+    def _add_events(self, events: list[Event]) -> None:
         parts: dict[str, list[Event]] = {"device": [], "launches": [], "host": []}
         classes = self._classes
         for event in events:
@@ -58,7 +119,7 @@ class _Builder:
             try:
                 part = classes[event.cat]
             except KeyError:
-                part = classes[event.cat] = _part(event.cat)
+                part = classes[event.cat] = part_of(event.cat)
             except TypeError:
                 continue  # a category that is no string
             if part is not None:
@@ -85,7 +146,8 @@ class _Builder:
         return {
             "start": nanoseconds([event.ts for event in events]),
             "duration": nanoseconds([event.dur for event in events]),
-            "name": self._codes["name"].encode([event.name for event in events]),
+            "name": self.codes["name"].encode([event.name for event in events]),
+            "offset": np.full(len(events), UNKNOWN),
         }
 
     def _device(self, events: list[Event]) -> dict[str, Column]:
@@ -122,7 +184,7 @@ class _Builder:
         }
 
     def _thread(self, events: list[Event]) -> Column:
-        return self._codes["thread"].encode([(event.pid, event.tid) for event in events])
+        return self.codes["thread"].encode([(event.pid, event.tid) for event in events])
 
     def _collective(self, args: list[Args]) -> dict[str, Column]:
         """Return the collective's columns; few records have them, so they are filled in sparsely."""
@@ -133,22 +195,32 @@ class _Builder:
             values = [getattr(item, name) for item in found]
             if name in CODED:
                 columns[name] = np.full(len(args), -1, np.int32)
-                columns[name][at] = self._codes[name].encode([None if v is None else str(v) for v in values])
+                columns[name][at] = self.codes[name].encode([None if v is None else str(v) for v in values])
             else:
                 columns[name] = np.full(len(args), UNKNOWN, np.int64)
                 columns[name][at] = integers(values)
         return columns
 
-    def finish(self, label: str, reader: EventReader) -> RankTrace:
+    def rows(self, part: str) -> int:
+        """Return how many rows of a table are waiting."""
+        return sum(len(block["start"]) for block in self._tables[part])
+
+    def table(self, part: str) -> Table:
+        """Return the rows of a table that came since the last call, `start` not yet counted from 1970."""
+        columns = (*_COLUMNS[part], "offset")
+        blocks = self._tables[part] or [dict(empty_table(columns).columns)]
+        self._tables[part] = []
+        joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in columns}
+        return Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
+
+    def finish(self, reader: EventReader, tables: dict[str, Table] | None = None) -> RankTrace:
+        """Return everything that was read; `tables` where somebody took them away meanwhile."""
         metadata = reader.metadata
-        base = integers([metadata.get("baseTimeNanoseconds")])[0]
-        base = 0 if base == UNKNOWN else base
+        tables = tables or {part: from_1970(self.table(part), base_time(metadata)) for part in _COLUMNS}
         info = metadata.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
-        names = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_COLUMNS, "host": HOST_COLUMNS}
-        tables = {part: self._table(part, columns, base) for part, columns in names.items()}
         return RankTrace(
-            files=[label],
+            files=[reader.label],
             rank=_known_int(info.get("rank")),
             device=tables["device"],
             launches=tables["launches"],
@@ -162,30 +234,25 @@ class _Builder:
             extra={key: value for key, value in metadata.items() if key in _KEPT},
         )
 
-    def _table(self, part: str, columns: tuple[str, ...], base: int) -> Table:
-        blocks = self._tables[part]
-        blocks = blocks or [empty_table(columns).columns]
-        joined = {name: np.concatenate([block[name] for block in blocks]) for name in columns}
-        known = joined["start"] != UNKNOWN
-        joined["start"] = np.where(known, joined["start"] + base, UNKNOWN)
-        return Table(joined, {name: self._codes[name].words for name in columns if name in CODED})
+
+def base_time(metadata: dict[str, Any]) -> int:
+    """Return what the times of a file are counted from (ns since 1970)."""
+    base = int(integers([metadata.get("baseTimeNanoseconds")])[0])
+    return 0 if base == UNKNOWN else base
+
+
+def from_1970(table: Table, base: int) -> Table:
+    """Return the table with `start` as it is used everywhere else: ns since 1970."""
+    start = table["start"]
+    return table.with_columns(start=np.where(start != UNKNOWN, start + base, UNKNOWN))
 
 
 _KEPT = ("deviceProperties", "trace_id")
 
 
-def _part(category: Any) -> str | None:
-    text = str(category).lower()
-    if text in DEVICE:
-        return "device"
-    if text in RUNTIME:
-        return "launches"
-    return "host" if text in OPERATOR or text in ANNOTATION else None
-
-
 def _external_ids(args: list[Args]) -> Column:
     current = [item.external_id for item in args]
-    if args and current[0] is None:
+    if None in current:
         current = [item.external_id if item.external_id is not None else item.external_id_before_1_12 for item in args]
     return integers(current)
 
@@ -210,8 +277,9 @@ def _host_id(metadata: dict[str, Any]) -> str | None:
     return boot_id if isinstance(boot_id, str) else None
 
 
-def _check_activity(trace: RankTrace, name: str) -> None:
+def check_activity(trace: RankTrace) -> None:
     """Refuse a file that recorded nothing, or launches without one GPU record: its shares would be zeros."""
+    name = trace.files[0]
     if len(trace.device):
         return
     calls = trace.launches.words["name"]

@@ -31,6 +31,29 @@ def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | N
     return text
 
 
+def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[int] | None:
+    """Read a list of ranks such as `0,3,8-15`."""
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
+            raise click.BadParameter(f"{text!r} is no list of ranks; write it like 0,3,8-15")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+def _steps(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int | None, int | None] | None:
+    """Read a range of steps such as `5:8`, `5:` or `:8`."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None or text == ":":
+        raise click.BadParameter(f"{text!r} is no range of steps; write it like 5:8")
+    return (int(match[1]) if match[1] else None), (int(match[2]) if match[2] else None)
+
+
 @click.command("rankscope analyze")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
@@ -38,6 +61,11 @@ def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | N
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
+@click.option("--only-ranks", metavar="LIST", callback=_ranks, help="Read these ranks alone: 0,3,8-15.")
+@click.option(
+    "--only-steps", metavar="A:B", callback=_steps, help="Analyse steps A to B alone; A or B may be left out."
+)
+@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep nothing of them for the next time.")
 @click.option(
     "--nsys-steps",
     metavar="PATTERN",
@@ -50,6 +78,9 @@ def analyze(
     out: Path | None,
     json_file: Path | None,
     allow_partial: bool,
+    only_ranks: frozenset[int] | None,
+    only_steps: tuple[int | None, int | None] | None,
+    no_cache: bool,
     nsys_steps: str | None,
     quiet: bool,
 ) -> int:
@@ -59,7 +90,14 @@ def analyze(
     """
     console = Console(stderr=json_file == Path("-"), highlight=False)
     try:
-        analysis = load(*paths, options=Options(nsys_steps=nsys_steps))
+        options = Options(
+            cache=not no_cache,
+            progress=not quiet,
+            only_ranks=only_ranks,
+            only_steps=only_steps,
+            nsys_steps=nsys_steps,
+        )
+        analysis = load(*paths, options=options)
         summary = summarise(analysis)
     except AnalysisError as error:
         click.echo(f"rankscope: {error}", err=True)

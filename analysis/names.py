@@ -72,6 +72,16 @@ def collective_kind(name: str | None) -> str:
     return "unknown"
 
 
+def part_of(category: object) -> str | None:
+    """Return the table that records of a category belong to: device, launches, host, or None."""
+    text = str(category).lower()
+    if text in DEVICE:
+        return "device"
+    if text in RUNTIME:
+        return "launches"
+    return "host" if text in OPERATOR or text in ANNOTATION else None
+
+
 def is_launch(call: str) -> bool:
     """Return whether a runtime or driver call puts work on a device."""
     return _LAUNCH.search(call) is not None

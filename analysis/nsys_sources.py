@@ -56,7 +56,13 @@ def expand(found: Sources, steps: str | None) -> Sources:
         fatal = notices[0]
         more = f" (and {len(notices) - 1} more)" if len(notices) > 1 else ""
         raise AnalysisError(fatal.message + more, notices)
-    return msgspec.structs.replace(found, files=files, notices=notices)
+    return msgspec.structs.replace(found, files=files, notices=notices, world_size=found.world_size or _ranks(files))
+
+
+def _ranks(files: Sequence[Source]) -> int | None:
+    """Return how many ranks there seem to be: a report does not say, so those at hand, unless numbers are missing."""
+    stated = {source.rank_from_name if source.rank is None else source.rank for source in files}
+    return len(stated) if stated == set(range(len(stated))) else None
 
 
 def _exported(source: Source) -> Source:
@@ -124,15 +130,11 @@ def _check_one_job(glances: Sequence[tuple[Source, nsys.Glance]]) -> None:
 # --- after reading -------------------------------------------------------------------------------------------
 
 
-def with_groups(ranks: list[RankData]) -> list[RankData]:
-    """Name the members of each communicator: the ranks that used it. Then NCCL's sizes can be told as totals.
-
-    A report does not say how many ranks there are: those at hand are taken for all, unless their numbers have gaps.
-    """
+def with_groups(ranks: list[RankData], world_size: int) -> list[RankData]:
+    """Name the members of each communicator: the ranks that used it. Then NCCL's sizes can be told as totals."""
     if not any(data.source == "nsys" for data in ranks):
         return ranks
-    if all(data.world_size is None for data in ranks) and [data.rank for data in ranks] == list(range(len(ranks))):
-        ranks = [msgspec.structs.replace(data, world_size=len(ranks)) for data in ranks]
+    ranks = [data if data.world_size else msgspec.structs.replace(data, world_size=world_size) for data in ranks]
     members: defaultdict[str, list[int]] = defaultdict(list)
     for data in ranks:
         for code in np.unique(data.comms["group"]).tolist():

@@ -6,20 +6,23 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from rankscope.analysis import analysed, findings, nsys_sources, readers, sources, stragglers
+from rankscope.analysis import analysed, findings, grouped, nsys_sources, ranks, readers, sources, stragglers
 from rankscope.analysis.breakdown import exposed_of_each, measure_steps
+from rankscope.analysis.cache import user_folder
 from rankscope.analysis.clock import Alignment, align
 from rankscope.analysis.collectives import match
-from rankscope.analysis.errors import AnalysisError, Level, Notice, UnreadableTraceError
+from rankscope.analysis.errors import AnalysisError, Level, Notice
 from rankscope.analysis.prepare import prepare
+from rankscope.analysis.progress import Progress
 from rankscope.analysis.rank_data import RankData
-from rankscope.analysis.table import Table
-from rankscope.analysis.trace import RankTrace, merge_cycles
+from rankscope.analysis.ranks import Job, Outcome
+from rankscope.analysis.table import Column, Table
+from rankscope.analysis.trace import RankTrace
 from rankscope.analysis.waits import split_waits
 from rankscope.conf import RunDir
 
@@ -32,6 +35,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     thresholds: stragglers.Thresholds = stragglers.Thresholds()
     limits: findings.Limits = findings.Limits()
+    cache: bool = True  # keep what was found of each rank in the user's cache folder, and use what is there
+    fast: bool | None = None  # read with the accelerated scanner; None: where it is installed and pays
+    only_ranks: frozenset[int] | None = None  # read and analyse these alone; waits need every rank of a group
+    only_steps: tuple[int | None, int | None] | None = None  # analyse steps from the first to the second, inclusive
+    executor: Any = None  # concurrent.futures.Executor for the work per rank; None: processes where they pay
+    progress: bool = False  # show a progress bar on a terminal
     nsys_steps: str | None = None  # name or regular expression of the NVTX ranges that are steps; None: recognised
 
 
@@ -84,34 +93,47 @@ class Analysis(msgspec.Struct, kw_only=True):
 
 
 _NAMED_ONE_BY_ONE = 8  # missing ranks
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 def load(*paths: str | Path, options: Options | None = None) -> Analysis:
     """Analyse a run folder, a folder of traces, or trace files; `AnalysisError` when there are no numbers."""
     options = options or Options()
     found = nsys_sources.expand(sources.find([Path(path) for path in paths]), options.nsys_steps)
-    traces, notices = _read(found)
-    ranks, more = _identify(traces, found)
+    if options.only_ranks is not None:
+        found = _only(found, options.only_ranks)
+    outcomes, notices = _read(found, options)
+    data, more = _identify(outcomes)
     notices = [*found.notices, *notices, *more]
-    analysis = analyse_traces(ranks, options, world_size=found.world_size)
+    analysis = analyse_ranks(data, options, world_size=found.world_size)
     return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices], run_dir=found.run_dir)
 
 
 def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size: int | None = None) -> Analysis:
     """Analyse tables that a reader produced, one `RankTrace` a rank; the rest of `load` only finds and reads them."""
-    data = [prepare(trace) for trace in traces]
+    return analyse_ranks([prepare(trace) for trace in traces], options, world_size=world_size)
+
+
+def analyse_ranks(data: list[RankData], options: Options, *, world_size: int | None = None) -> Analysis:
+    """Analyse what is left of each rank when everything that needs only its own trace is done."""
     notices = [notice for item in data for notice in item.notices]
-    data = nsys_sources.with_groups([msgspec.structs.replace(item, notices=[]) for item in data])
+    data = [msgspec.structs.replace(item, notices=[]) for item in data]
     size = _world_size(data, world_size)
-    missing = sorted(set(range(size)) - {item.rank for item in data if item.complete})
-    notices += _missing(missing, size, {item.rank for item in data})
-    return _analyse(data, size, missing, notices, options)
+    data = nsys_sources.with_groups(data, size)
+    absent = sorted(set(range(size)) - {item.rank for item in data if item.complete})
+    missing = [rank for rank in absent if options.only_ranks is None or rank in options.only_ranks]
+    left_out = [rank for rank in absent if rank not in set(missing)]
+    notices += _missing(missing, size, {item.rank for item in data}) + _left_out(left_out) + _mixed(data)
+    undecided = f"ranks {_list(missing)} are missing" if missing else None
+    undecided = undecided or (f"ranks {_list(left_out)} were left out on request" if left_out else None)
+    return _analyse(data, size, missing, undecided, notices, options)
 
 
 def _analyse(
     data: list[RankData],
     world_size: int,
     missing: list[int],
+    undecided: str | None,
     notices: list[Notice],
     options: Options,
 ) -> Analysis:
@@ -119,17 +141,20 @@ def _analyse(
     calls = match(data if not whole else whole)
     alignment = align(calls, whole or data)
     calls = split_waits(calls, alignment, frozenset(item.rank for item in whole))
-    by_rank = {item.rank: calls.take(calls["rank"] == item.rank) for item in whole or data}
-    calls = calls.with_columns(exposed_ns=_exposed(data, calls))
-    tables = [measure_steps(item, by_rank[item.rank], alignment) for item in whole or data]
+    rows = grouped.positions(calls["rank"])
+    measured = Table({name: calls[name] for name in ("start", "end", "ready_ns", "wait_ns")})
+    tables = [measure_steps(item, measured.take(rows.get(item.rank, _NO_ROWS)), alignment) for item in whole or data]
+    calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
     chosen, left_out = analysed.choose(whole or data, steps)
+    if options.only_steps is not None:
+        chosen, more = analysed.only(chosen, options.only_steps)
+        left_out += more
     judged = analysed.judged(chosen, steps)
     late = stragglers.lateness(calls)
     counted = steps.take(np.isin(steps["step"], chosen))
-    if missing or not chosen:
-        reason = f"ranks {', '.join(map(str, missing))} are missing" if missing else "no whole step was recorded"
-        verdict = stragglers.Verdict(verdict="undetermined", reason=reason)
+    if undecided or not chosen:
+        verdict = stragglers.Verdict(verdict="undetermined", reason=undecided or "no whole step was recorded")
     elif world_size == 1:
         verdict = stragglers.Verdict(verdict="none", steps_judged=len(judged))
     else:
@@ -152,34 +177,33 @@ def _analyse(
     )
 
 
-def _exposed(data: Sequence[RankData], calls: Table) -> np.ndarray:
+def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) -> Column:
     exposed = np.zeros(len(calls), np.int64)
+    times = Table({name: calls[name] for name in ("start", "end")})
     for item in data:
-        rows = calls["rank"] == item.rank
-        exposed[rows] = exposed_of_each(item, calls.take(rows))
+        own = rows.get(item.rank, _NO_ROWS)
+        exposed[own] = exposed_of_each(item, times.take(own))
     return exposed
 
 
 # --- reading -------------------------------------------------------------------------------------------------
 
 
-def _read(found: sources.Sources) -> tuple[list[tuple[sources.Source, RankTrace]], list[Notice]]:
-    """Read every file; one that gives no numbers becomes a notice, and the others go on."""
-    traces, notices = [], []
+def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list[Notice]]:
+    """Read and prepare every rank; one that gives no numbers becomes a notice, and the others go on."""
+    fast = ranks.use_scanner(found.files) if options.fast is None else options.fast
+    cached = user_folder() if options.cache else None
+    by_rank: defaultdict[object, list[sources.Source]] = defaultdict(list)
     for source in found.files:
-        try:
-            traces.append((source, readers.read(source)))
-        except UnreadableTraceError as error:
-            if error.notice.kind != "not_a_trace" or source.explicit:
-                rank = source.rank if source.rank is not None else source.rank_from_name
-                notices.append(msgspec.structs.replace(error.notice, rank=error.notice.rank or rank))
-        except OSError as error:
-            text = f"{source.label}: cannot be read ({error.strerror}); check its permissions"
-            notices.append(Notice(kind="unreadable", level="partial", file=source.label, message=text))
+        by_rank[source.path if source.rank is None else source.rank].append(source)
+    jobs = [Job(sources=tuple(files), fast=fast, cache=cached) for files in by_rank.values()]
+    outcomes = ranks.prepare_all(jobs, options.executor, Progress(shown=options.progress))
+    notices = [notice for outcome in outcomes for notice in outcome.notices]
+    read = [outcome for outcome in outcomes if outcome.data is not None or outcome.conflicting]
     fatal = [notice for notice in notices if notice.level == "error"]
-    if fatal or not traces:
+    if fatal or not read:
         raise AnalysisError(*_one_line(fatal or notices or found.notices, found))
-    return traces, notices
+    return read, notices
 
 
 def _one_line(notices: Sequence[Notice], found: sources.Sources) -> tuple[str, list[Notice]]:
@@ -191,38 +215,61 @@ def _one_line(notices: Sequence[Notice], found: sources.Sources) -> tuple[str, l
     return listed[0].message + more, listed
 
 
-def _identify(
-    traces: list[tuple[sources.Source, RankTrace]], found: sources.Sources
-) -> tuple[list[RankTrace], list[Notice]]:
-    """Give every trace its rank and join the cycles of one rank; two files that claim one rank are an error."""
+def _identify(outcomes: list[Outcome]) -> tuple[list[RankData], list[Notice]]:
+    """Give every rank its number and join the cycles of one rank; two files that claim one rank are an error."""
     notices: list[Notice] = []
-    by_rank: defaultdict[int, list[RankTrace]] = defaultdict(list)
-    for source, trace in traces:
-        rank, notice = _rank_of(source, trace, alone=len(traces) == 1)
+    by_rank: defaultdict[int, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        rank, notice = _rank_of(outcome, alone=len(outcomes) == 1)
         if notice is not None:
             notices.append(notice)
-        known = {"host_id": source.host_id or trace.host_id, "probe_error_ns": source.probe_error_ns}
-        by_rank[rank].append(msgspec.structs.replace(trace, rank=rank, **known))
-    merged = []
+        by_rank[rank].append(outcome)
+    identified = []
     for rank in sorted(by_rank):
-        if len(by_rank[rank]) > 1 and not _are_cycles(by_rank[rank]):
-            files = [trace.files[0] for trace in by_rank[rank]]
+        outcome = by_rank[rank][0] if len(by_rank[rank]) == 1 else _joined(by_rank[rank])
+        if outcome.data is None:
+            files = [source.label for source in outcome.job.sources]
             text = f"{' and '.join(files)}: both say rank {rank}; keep the file that belongs to this run"
             duplicate = Notice(kind="duplicate_rank", level="error", rank=rank, message=text, details={"files": files})
-            world = max([trace.world_size or 0 for _, trace in traces], default=0)
+            world = max([item.data.world_size or 0 for item in outcomes if item.data is not None], default=0)
             gone = sorted(set(range(world)) - set(by_rank))
             absent = [Notice(kind="missing_rank", level="partial", message=_gone(gone), details={"ranks": gone})]
             raise AnalysisError(text, [*notices, duplicate, *(absent if gone else [])])
-        merged.append(merge_cycles(by_rank[rank]))
-    return merged, notices
+        identified.append(_numbered(outcome.data, rank, outcome.job.sources[0]))
+    return identified, notices
 
 
-def _rank_of(source: sources.Source, trace: RankTrace, *, alone: bool) -> tuple[int, Notice | None]:
+def _joined(outcomes: list[Outcome]) -> Outcome:
+    """Read the files of one rank again as the cycles of one recording, if that is what they are."""
+    files = tuple(source for outcome in outcomes for source in outcome.job.sources)
+    job = msgspec.structs.replace(outcomes[0].job, sources=files)
+    steps = [outcome.data.steps for outcome in outcomes if outcome.data is not None]
+    if len(steps) < len(outcomes) or not ranks.are_cycles(steps):
+        return Outcome(job=job, conflicting=True)
+    return ranks.prepare_rank(job)
+
+
+def _numbered(data: RankData, rank: int, source: sources.Source) -> RankData:
+    """Put in what is known from outside: the rank's number, its host, the error of its clock."""
+    notices = [
+        msgspec.structs.replace(notice, rank=rank) if notice.rank == data.rank else notice for notice in data.notices
+    ]
+    return msgspec.structs.replace(
+        data,
+        rank=rank,
+        host_id=source.host_id or data.host_id,
+        probe_error_ns=source.probe_error_ns,
+        notices=notices,
+    )
+
+
+def _rank_of(outcome: Outcome, *, alone: bool) -> tuple[int, Notice | None]:
+    source = outcome.job.sources[0]
     file = source.label
     if source.rank is not None:
         return source.rank, None
-    if trace.rank is not None:
-        return trace.rank, None
+    if outcome.data is not None and outcome.data.rank != ranks.NO_RANK:
+        return outcome.data.rank, None
     if source.rank_from_name is not None:
         level: Level = "info" if source.nsys else "warning"  # reports never say
         text = f"{file}: no rank inside; rank {source.rank_from_name} is taken from its name"
@@ -234,14 +281,6 @@ def _rank_of(source: sources.Source, trace: RankTrace, *, alone: bool) -> tuple[
         return 0, Notice(kind="rank_assumed", rank=0, file=file, message=text)
     text = f"{file}: no rank inside or in its name; name the files rank0.json, rank1.json, ..."
     raise AnalysisError(text, [Notice(kind="rank_unknown", level="error", file=file, message=text)])
-
-
-def _are_cycles(traces: Sequence[RankTrace]) -> bool:
-    """Return whether the files are profiler cycles of one rank: no step number occurs in two of them."""
-    from rankscope.analysis.steps import host_steps
-
-    numbers = [set(host_steps(trace.host)["step"].tolist()) for trace in traces]
-    return all(numbers) and sum(map(len, numbers)) == len(set().union(*numbers))
 
 
 def _world_size(data: Sequence[RankData], recorded: int | None) -> int:
@@ -276,6 +315,42 @@ def _missing(missing: Sequence[int], world_size: int, damaged: set[int]) -> list
         )
         for rank in gone
     ]
+
+
+def _mixed(data: Sequence[RankData]) -> list[Notice]:
+    """Ranks that state different world sizes were recorded by different jobs."""
+    stated = {item.world_size for item in data if item.world_size}
+    if len(stated) < 2:
+        return []
+    sizes = ", ".join(f"{item.files[0]} says {item.world_size}" for item in data if item.world_size)
+    text = f"files of different jobs: {sizes} ranks; analyse one job at a time"
+    return [Notice(kind="mixed_jobs", level="partial", message=text)]
+
+
+def _only(found: sources.Sources, wanted: frozenset[int]) -> sources.Sources:
+    """Keep the files of the wanted ranks, by what the run folder, the file's beginning or its name says."""
+    kept = []
+    for source in found.files:
+        rank = source.rank if source.rank is not None else readers.rank_inside(source)
+        if (source.rank_from_name if rank is None else rank) in wanted:
+            kept.append(source)
+    if not kept:
+        raise AnalysisError(f"none of the files is a trace of rank {_list(sorted(wanted))}; give ranks that are there")
+    return msgspec.structs.replace(found, files=kept)
+
+
+def _left_out(left_out: Sequence[int]) -> list[Notice]:
+    if not left_out:
+        return []
+    text = f"ranks {_list(left_out)} were left out on request; waits, transfers and the verdict need every rank"
+    return [Notice(kind="ranks_left_out", level="info", message=text, details={"ranks": list(left_out)})]
+
+
+def _list(ranks: Sequence[int]) -> str:
+    """Name ranks in a sentence: all of a few, the ends of many."""
+    if len(ranks) > _NAMED_ONE_BY_ONE:
+        return f"{ranks[0]} to {ranks[-1]} ({len(ranks)} of them)"
+    return ", ".join(map(str, ranks))
 
 
 def _gone(ranks: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from rankscope.analysis.peaks import dense_peak_flops
 from rankscope.analysis.stragglers import Verdict
 from rankscope.analysis.table import Column
-from rankscope.conf import RunConfig
+from rankscope.conf import RunConfig, RunDir
 from rankscope.conf.run_dir import PassDir
 
 _CONFIRMED = 0.5  # share of the lateness that the plain pass must show too
@@ -59,6 +59,12 @@ def read_pass(pass_dir: PassDir, phase: str) -> PassSteps | None:
         }
     ranks = {rank: columns for rank, columns in ranks.items() if len(columns.get("host_ns", ()))}
     return PassSteps(ranks=ranks, info=info) if ranks else None
+
+
+def read_repeats(run_dir: RunDir) -> list[PassSteps]:
+    """Read the measured steps of every repeat of the plain pass that has any."""
+    found = [read_pass(pass_dir, "measured") for pass_dir in run_dir.repeats("plain")]
+    return [repeat for repeat in found if repeat is not None]
 
 
 def throughput(plain: PassSteps, config: RunConfig) -> dict[str, Any] | None:

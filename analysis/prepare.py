@@ -15,7 +15,7 @@ from rankscope.analysis.trace import COLLECTIVE_COLUMNS, RankTrace, end_of
 
 MAX_DURATION = 7 * 86400 * 10**9  # ns
 CLOCK_NOISE = 1_000_000  # ns that a kernel may seem to start before its own launch
-_DATA_WAIT = re.compile(r"data_wait|enumerate\(DataLoader\)#.*__next__")
+_DATA_WAIT = re.compile(r"data_wait$|enumerate\((?:DataLoader|DataPipe)\)#")
 _HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):", re.IGNORECASE)
 _NOT_COMPUTE = re.compile(
     r"c10d::|record_param_comms|ProfilerStep#|(?:gloo|nccl|mpi|ucc|xccl):|enumerate\(DataLoader\)"
@@ -74,6 +74,7 @@ def prepare(trace: RankTrace) -> RankData:
         data_waits=waits,
         launches=launches,
         host=trace.host,
+        span=(int(kernels["start"].min()), int(kernels["end"].max())) if len(kernels) else None,
         left_over=left_over,
         notices=notices,
     )

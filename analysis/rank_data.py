@@ -54,5 +54,6 @@ class RankData(msgspec.Struct, kw_only=True):
     data_waits: Table  # start, end, step: every wait of the loader's consumer
     launches: Table  # start, end, name, thread, correlation
     host: Table  # operators and annotations
+    span: tuple[int, int] | None  # first start and last end of the device records (on a CPU: of `kernels`)
     left_over: int  # device records launched before the window
     notices: list[Notice]

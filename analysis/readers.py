@@ -5,10 +5,25 @@ from rankscope.analysis.sources import Source
 from rankscope.analysis.trace import RankTrace
 
 
-def read(source: Source) -> RankTrace:
-    """Read one source; raises `UnreadableTraceError` when it gives no numbers, `OSError` when it cannot be read."""
+def name(source: Source, *, fast: bool) -> str:
+    """Return the reader and what it is told: two readings with the same name give the same tables."""
+    if source.nsys:
+        return f"nsys {source.steps!r} {source.process}"
+    return "scanner" if fast else "msgspec"
+
+
+def rank_inside(source: Source) -> int | None:
+    """Return the rank that a file states, None when it does not or cannot be read."""
+    return None if source.nsys else kineto.rank_inside(source.path)
+
+
+def read(source: Source, *, fast: bool) -> RankTrace:
+    """Read one source; `fast`: a trace of torch.profiler with the scanner.
+
+    Raises `UnreadableTraceError` when it gives no numbers, `OSError` when it cannot be read.
+    """
     if not source.nsys:
-        return kineto.read(source.path, source.label)
+        return kineto.read(source.path, source.label, fast=fast)
     from rankscope.analysis import nsys
 
     return nsys.read(source.path, source.label, source.steps, source.process)

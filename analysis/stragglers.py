@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from rankscope.analysis import grouped
 from rankscope.analysis.clock import Alignment
 from rankscope.analysis.intervals import either, measure, union
 from rankscope.analysis.names import SYNCHRONISING
@@ -148,14 +149,24 @@ class _Explainer:
         self._ranks = {data.rank: data for data in ranks}
         sync = np.array([word in SYNCHRONISING for word in calls.words["kind"]] + [False])[calls["kind"]]
         self._usable = sync & (calls["ready_ns"] != UNKNOWN) & (calls["group_size"] != 1)
+        self._of_rank = grouped.positions(calls["rank"])
         self._layers: dict[int, list[Column]] = {}
+
+    def _of_call(self, call: int) -> Column:
+        """Return the rows of a call: the table is sorted by it."""
+        low, high = np.searchsorted(self._calls["call"], [call, call + 1])
+        return np.arange(low, high)
 
     def __call__(self, row: int) -> dict[str, int]:
         """Return by cause how much longer the segment of this row's rank is than the median of the others'."""
         calls = self._calls
-        rows = np.flatnonzero(calls["call"] == calls["call"][row])
+        rows = self._of_call(int(calls["call"][row]))
         previous = self._previous(row, calls["rank"][rows])
-        parts = {int(calls["rank"][other]): self._segment(int(other), previous) for other in rows}
+        ends: dict[int, int] = {}
+        if previous is not None:
+            before = self._of_call(previous)
+            ends = dict(zip(calls["rank"][before].tolist(), calls["end"][before].tolist(), strict=True))
+        parts = {int(calls["rank"][other]): self._segment(int(other), ends) for other in rows}
         own = parts.pop(int(calls["rank"][row]))
         return {
             cause: int(own[index] - np.median([part[index] for part in parts.values()]))
@@ -165,21 +176,22 @@ class _Explainer:
     def _previous(self, row: int, members: Column) -> int | None:
         """Return the call of the last synchronising collective that ended before this one began, on all members."""
         calls = self._calls
-        mine = np.flatnonzero(self._usable & (calls["rank"] == calls["rank"][row]))
+        mine = self._of_rank[int(calls["rank"][row])]
+        mine = mine[self._usable[mine]]
         mine = mine[calls["end"][mine] <= calls["start"][row]]
         for candidate in mine[np.argsort(-calls["end"][mine])].tolist():
             call = calls["call"][candidate]
-            if np.isin(members, calls["rank"][calls["call"] == call]).all():
+            if np.isin(members, calls["rank"][self._of_call(int(call))]).all():
                 return int(call)
         return None
 
-    def _segment(self, row: int, previous: int | None) -> list[int]:
+    def _segment(self, row: int, ends: dict[int, int]) -> list[int]:
         """Return the lengths (ns) of compute, data stall, host gap, copy and earlier communication before a row."""
         calls, rank = self._calls, int(self._calls["rank"][row])
         data = self._ranks[rank]
         end = calls["start"][row : row + 1]
-        if previous is not None:
-            start = calls["end"][(calls["call"] == previous) & (calls["rank"] == rank)]
+        if ends:  # of the previous collective
+            start = np.array([ends[rank]])
         else:
             start = data.steps["start"][data.steps["step"] == calls["step"][row]]
         start = np.minimum(start, end)
@@ -191,7 +203,7 @@ class _Explainer:
         """Return the cumulative unions: compute, with communication, with copies, with data waits."""
         if rank not in self._layers:
             data, calls = self._ranks[rank], self._calls
-            mine = calls["rank"] == rank
+            mine = self._of_rank[rank]
             layers = [data.compute]
             for layer in (union(calls["start"][mine], calls["end"][mine]), data.copies, data.data_wait):
                 layers.append(either(layers[-1], layer))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.analysis import findings, plain
+from rankscope.analysis import findings, grouped, plain
 from rankscope.analysis.agreement import agreement, second_witness
 from rankscope.analysis.breakdown import PARTS, totals
 from rankscope.analysis.collectives import group_name
@@ -122,10 +122,11 @@ def _alignment(analysis: Analysis) -> Json:
 def _per_rank(analysis: Analysis) -> list[Json]:
     table = analysis.analysed_steps
     rows: list[Json] = []
+    places = grouped.positions(table["rank"])
     for data in analysis.ranks:
-        own = table.take(table["rank"] == data.rank)
-        if not len(own):
+        if data.rank not in places:
             continue
+        own = table.take(places[data.rank])
         comm = float(own["comm_ns"].sum())
         transfer, exposed_transfer = _sum(own["transfer_ns"]), _sum(own["exposed_transfer_ns"])
         waited = own["data_wait_ns"]
@@ -166,9 +167,10 @@ def _collectives(analysis: Analysis) -> list[Json]:
     calls = analysis.calls
     keys = np.stack([calls["group_id"], calls["kind"], calls["bytes"]], axis=1).astype(np.int64)
     found, index = np.unique(keys, axis=0, return_inverse=True)
+    places = grouped.positions(index.ravel())
     rows = []
     for number, (group, kind, size) in enumerate(found.tolist()):
-        own = calls.take(index.ravel() == number)
+        own = calls.take(places[number])
         name = calls.words["kind"][kind] if kind >= 0 else "unknown"
         matched = own.take(own["matched"])
         clockfree = _known(matched["transfer_clockfree_ns"])
@@ -180,14 +182,14 @@ def _collectives(analysis: Analysis) -> list[Json]:
                 "group": group_name(calls.words["group_id"][group]),
                 "kind": name,
                 "bytes": None if size == UNKNOWN else size,
-                "count": len(set(matched["call"].tolist())) + int((~own["matched"]).sum()),
+                "count": len(np.unique(matched["call"])) + int((~own["matched"]).sum()),
                 "group_size": ranks or None,
                 "transfer_ms_p50": _median(matched["transfer_ns"]),
                 "transfer_clockfree_ms_p50": _ms(transfer),
                 "wait_ms_p50": _median(matched["wait_ns"]),
                 "duration_ms_p50": _median(own["end"] - own["start"]),
                 "busbw_GBs": round(size / transfer * bus_factor(name, ranks), 3) if sized and transfer else None,
-                "matched": len(set(matched["call"].tolist())),
+                "matched": len(np.unique(matched["call"])),
                 "unmatched": int((~own["matched"]).sum()),
             }
         )

@@ -20,6 +20,12 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "analyse a run folder, a folder of traces, or trace files",
     ),
+    "report": (
+        "rankscope.analysis.sweep_main",
+        "report_main",
+        "scaling efficiency over a sweep, and where the rest went",
+    ),
+    "compare": ("rankscope.analysis.sweep_main", "compare_main", "two runs or sweeps, metric by metric; a gate for CI"),
     "nsys-strip": (
         "rankscope.analysis.nsys_strip",
         "main",

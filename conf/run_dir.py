@@ -107,6 +107,11 @@ class PassDir:
         return self.path.name
 
     @property
+    def kind(self) -> str:
+        """What the pass records: its name without the number of the repeat."""
+        return self.name.partition("-")[0]
+
+    @property
     def torchrun(self) -> Path:
         """torchrun's log folder: `<id>/attempt_0/<local rank>/{stdout.log,stderr.log,error.json}`."""
         return self.path / "torchrun"
@@ -160,6 +165,12 @@ class RunDir:
     def for_pass(self, name: str) -> PassDir:
         """The folder of one pass."""
         return PassDir(self.path / "passes" / name)
+
+    def repeats(self, name: str) -> list[PassDir]:
+        """The folders of a pass and its repeats (`plain`, `plain-2`, ...) that exist, in order."""
+        found = (self.path / "passes").glob(f"{name}*")
+        mine = [PassDir(path) for path in found if PassDir(path).kind == name]
+        return sorted(mine, key=lambda item: (len(item.name), item.name))
 
     @classmethod
     def claim(cls, parent: Path, name: str, started: datetime, exact: Path | None = None) -> "RunDir":

@@ -142,6 +142,7 @@ class RunConfig(_Section, frozen=True, kw_only=True):
     world_size: Count = 1
     batch_size: Count | None = 8  # per rank and micro-step; null when global_batch_size is given
     global_batch_size: Count | None = None  # over all ranks and micro-steps of an optimizer step
+    repeats: Count = 1  # of the plain pass, each its own processes; a sweep takes 3
     gradient_accumulation: Count = 1
     steps: Count = 20  # measured steps of the plain pass
     warmup_steps: Natural = 5  # before them

@@ -74,7 +74,7 @@ class Worker:
 
     def __init__(self, run_dir: RunDir, pass_name: str, rank_dir: RankDir) -> None:
         self._run_dir = run_dir
-        self._pass_name = pass_name
+        self._pass_name = pass_name.partition("-")[0]  # a repeat records what the pass does
         self._rank_dir = rank_dir
         self._info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
         self._timer: StepTimer | None = None

@@ -77,7 +77,9 @@ def _check(override: Override, groups: dict[str, list[str]]) -> None:
         hint = f"did you mean {near[0]}?" if near else "`rankscope run --help` lists every key"
         raise ConfigError(f"{key}: unknown key; {hint}")
     if override.is_sweep_override():
-        raise ConfigError(f"{override.input_line}: several values; a run takes one (a list is written [a,b])")
+        raise ConfigError(
+            f"{override.input_line}: several values; a run takes one (a list is written [a,b]), a sweep is run -m"
+        )
     if key in groups and isinstance(value, dict):
         raise ConfigError(f"{key}: is a group; name an option ({', '.join(groups[key])}) or set {key}.<key>=...")
     if key in groups and not override.is_delete() and str(value) not in groups[key]:

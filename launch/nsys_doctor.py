@@ -54,8 +54,8 @@ def _proof(nsys: Path, folder: Path) -> tuple[str, str] | None:
     command = [str(nsys), "profile", *options, "-o", str(report.with_suffix("")), *program]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_LIMIT_S)
-    except (OSError, subprocess.SubprocessError) as error:
-        return f"nsys profile cannot run: {error}", _GET
+    except (OSError, subprocess.SubprocessError) as failed:
+        return f"nsys profile cannot run: {failed}", _GET
     if "nvtx<0.2.12" in done.stderr:
         return "the package nvtx is too new for this nsys", "pip install 'nvtx<0.2.12'"
     if not report.exists():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.analysis import Analysis, AnalysisError, load, summarise
+from rankscope.analysis import Analysis, AnalysisError, Options, load, summarise
 from rankscope.analysis.names import COMMUNICATION, COMPUTE
 from rankscope.analysis.summary import error_summary
 
@@ -19,19 +19,19 @@ KINDS = {"unmatched_steps": "unmatched_steps", "encoding_invalid": "invalid_byte
 CAUSES = {"input": "data", "compute": "compute"}
 
 
-def run(case: Path) -> tuple[Analysis | None, dict[str, Any]]:
+def run(case: Path, fast: bool) -> tuple[Analysis | None, dict[str, Any]]:
     # expected.json lies in the folder; it is not a trace and must not disturb
     try:
-        analysis = load(case)
+        analysis = load(case, options=Options(fast=fast))
     except AnalysisError as error:
         return None, error_summary(str(error), error.notices)
     return analysis, summarise(analysis)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.name)
-def test_case(case: Path) -> None:
+def test_case(case: Path, fast: bool) -> None:
     expected = json.loads((case / "expected.json").read_text())
-    analysis, summary = run(case)
+    analysis, summary = run(case, fast)
     other = expected.get("acceptable_instead", {})
     assert summary["status"] in {expected["outcome"], other.get("outcome")}
     if summary["status"] == other.get("outcome") and other.get("outcome") != expected["outcome"]:

@@ -25,8 +25,8 @@ KNOWN = {
 
 
 @cache
-def analysed(name: str) -> Analysis:
-    return load(TRACES / name)
+def analysed(name: str, fast: bool = False) -> Analysis:
+    return load(TRACES / name, options=Options(fast=fast, cache=False))
 
 
 @cache
@@ -35,8 +35,8 @@ def traces(name: str) -> list[RankTrace]:
 
 
 @pytest.mark.parametrize("name", KNOWN)
-def test_verdict(name: str) -> None:
-    analysis = analysed(name)
+def test_verdict(name: str, fast: bool) -> None:
+    analysis = analysed(name, fast)
     verdict, rank, cause, (low, high) = KNOWN[name]
     found = analysis.verdict
     assert (found.verdict, found.rank, found.cause) == (verdict, rank, cause)

@@ -150,7 +150,7 @@ def test_a_fault_slows_from_its_step_on(kind: str, rank: int, slept: bool, monke
 def train(config: RunConfig, steps: int, trainer: Trainer | None = None) -> tuple[Trainer, list[dict[str, Any]]]:
     trainer = trainer or Trainer(config, context_of())
     timer = StepTimer(CPU)
-    ranges = Ranges(timer, annotate=False, nvtx=False)
+    ranges = Ranges(timer, annotate=False, nvtx=None)
     batches = make_batches(config, context_of(), trainer.model.sample)
     for step in range(steps):
         timer.begin(step, "measured")
@@ -211,7 +211,7 @@ def test_levers_train_without_a_warning(group: None, keys: dict[str, Any]) -> No
 def test_device_times_come_from_the_device() -> None:
     device = torch.device("cuda", 0)
     timer = StepTimer(device)
-    ranges = Ranges(timer, annotate=False, nvtx=True)
+    ranges = Ranges(timer, annotate=False, nvtx=None)
     matrix = torch.randn(2048, 2048, device=device)
     for step in range(3):
         timer.begin(step, "measured")

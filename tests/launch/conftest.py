@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rankscope.launch import main as launcher
+from rankscope.launch import record as recorder
 
 TINY = (
     *("world_size=2", "batch_size=2", "device=cpu", "model=mlp", "model.size=tiny", "steps=3", "warmup_steps=1"),
@@ -55,8 +55,8 @@ def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 60.0) ->
 def start_launcher(*overrides: str, analysis: tuple[str, ...] = ANALYSIS) -> "subprocess.Popen[str]":
     """Start `rankscope run` as a user would, in a process group of its own, with a stand-in for the analysis."""
     code = (
-        f"import sys; from rankscope.launch import main as m; m._ANALYSIS = {analysis!r}; "
-        "sys.exit(m.main(sys.argv[1:]))"
+        f"import sys; from rankscope.launch import main, record; record._ANALYSIS = {analysis!r}; "
+        "sys.exit(main.main(sys.argv[1:]))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, *TINY, *overrides],
@@ -69,4 +69,4 @@ def start_launcher(*overrides: str, analysis: tuple[str, ...] = ANALYSIS) -> "su
 
 @pytest.fixture
 def stub_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launcher, "_ANALYSIS", ANALYSIS)
+    monkeypatch.setattr(recorder, "_ANALYSIS", ANALYSIS)

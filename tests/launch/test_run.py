@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankscope.conf import RunDir, load_config
+from rankscope.launch import record as recorder
 from rankscope.launch.compose import compose
 from rankscope.launch.environment import environment, variables
 from rankscope.launch.main import main
@@ -72,11 +73,9 @@ def test_the_torch_pass_covers_its_whole_schedule(finished: Finished) -> None:
 def test_exit_status_of_the_analysis_is_kept(
     said: int, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    from rankscope.launch import main as launcher
-
-    monkeypatch.setattr(launcher, "_ANALYSIS", ("-c", f"raise SystemExit({said})"))
+    monkeypatch.setattr(recorder, "_ANALYSIS", ("-c", f"raise SystemExit({said})"))
     with Stop() as stop:
-        assert launcher.analyse(RunDir(tmp_path), stop) == status
+        assert recorder.analyse(RunDir(tmp_path), stop) == status
     assert ("rankscope analyze" in capfd.readouterr().err) == (said == 1)
 
 

@@ -1,0 +1,144 @@
+"""The points of a sweep, or single run folders, as scaling and comparison need them.
+
+Comes in: a `SweepDir` or `RunDir` whose points were analysed. Goes out: `Point`s; a failed one stays, with its cause.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis import plain
+from rankscope.analysis.scaling import PARTS, Measured, Steps
+from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
+from rankscope.conf.sweep_dir import SweepDir
+
+# Keys that do not make two points different jobs: names, world size and batch (compared apart), how long was measured.
+_NOT_THE_JOB = frozenset(
+    {
+        "name", "runs_dir", "run_dir", "passes", "repeats", "world_size", "batch_size", "global_batch_size", "steps",
+        "warmup_steps", "log_every", "seed", "threads", "ddp", "profile", "launch",
+    }
+)  # fmt: skip
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """One point: what it was, how it ended, and its numbers (null where it has none)."""
+
+    id: str
+    run_dir: RunDir | None
+    overrides: list[str]
+    baseline: bool
+    status: str
+    failure: str | None = None
+    config: RunConfig | None = None
+    gpu: str | None = None
+    measured: Measured | None = None
+    summary: dict[str, Any] | None = None
+    memory_peak_bytes: int | None = None
+
+    @property
+    def label(self) -> str:
+        """What a person calls this point."""
+        if self.config is None:
+            return " ".join(self.overrides) or self.id
+        ddp = "" if self.config.ddp.enabled else ", no DDP"
+        return f"{self.config.world_size} x {self.config.rank_batch_size}{ddp}"
+
+
+def sweep_points(sweep: SweepDir) -> list[Point]:
+    """Return every point of a sweep, in its order."""
+    points = []
+    for record in sweep.read().points:
+        run_dir = None if record.folder is None else sweep.point(record.folder)
+        point = Point(
+            id=record.id,
+            run_dir=run_dir,
+            overrides=record.overrides,
+            baseline=record.baseline,
+            status=record.status,
+            failure=_failure(record.failure),
+        )
+        points.append(_filled(point) if run_dir is not None else point)
+    return points
+
+
+def run_point(run_dir: RunDir) -> Point:
+    """Return one run folder as a point; `RunDirError` when it is none."""
+    record = run_dir.read_record()
+    overrides = [item for item in record.get("overrides") or [] if not item.startswith("run_dir=")]
+    point = Point(
+        id=run_dir.path.resolve().name,
+        run_dir=run_dir,
+        overrides=overrides,
+        baseline=False,
+        status=record.get("status", "unknown"),
+        failure=_failure(record.get("failure")),
+    )
+    return _filled(point)
+
+
+def _failure(failure: dict[str, Any] | None) -> str | None:
+    return None if failure is None else f"{failure.get('kind')}: {str(failure.get('message')).splitlines()[0]}"
+
+
+def _filled(point: Point) -> Point:
+    run_dir = point.run_dir
+    assert run_dir is not None
+    try:
+        point.config = load_config(run_dir.config)
+    except ConfigError:
+        return point
+    try:
+        point.summary = json.loads((run_dir.analysis / "summary.json").read_text())
+    except (OSError, ValueError):
+        point.summary = None
+    repeats = plain.read_repeats(run_dir)
+    if not repeats or len(repeats[0].ranks) < point.config.world_size:
+        return point
+    info = repeats[0].info
+    point.gpu = next(iter(info.values())).get("device_name")
+    peaks = [item.get("memory_peak_bytes") for item in info.values()]
+    point.memory_peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
+    steps = [found for found in (step_times(repeat) for repeat in repeats) if len(found)]
+    if steps:
+        point.measured = _measured(point, point.config, steps)
+    return point
+
+
+def _measured(point: Point, config: RunConfig, steps: Steps) -> Measured:
+    step_ms = float(np.median([np.median(repeat) for repeat in steps]))
+    job = {key: value for key, value in msgspec.to_builtins(config).items() if key not in _NOT_THE_JOB}
+    batch = config.rank_batch_size * config.gradient_accumulation
+    return Measured(
+        id=point.id,
+        job=job | {"gpu": point.gpu},
+        world_size=config.world_size,
+        rank_batch=batch,
+        ddp=config.ddp.enabled,
+        samples_per_s=1000 * batch * config.world_size / step_ms,
+        steps_ms=steps,
+        parts_ms=_parts(point.summary),
+    )
+
+
+def step_times(passed: plain.PassSteps) -> np.ndarray:
+    """Return the job's step times of one pass (ms): the median over ranks of each step."""
+    for column in ("device_ns", "host_ns"):
+        rows = [columns[column] for columns in passed.ranks.values() if column in columns]
+        if rows and len({len(row) for row in rows}) == 1 and not np.isnan(rows).all():
+            times = np.median(np.array(rows), axis=0) * 1e-6
+            return np.asarray(times[~np.isnan(times)])
+    return np.zeros(0)
+
+
+def _parts(summary: dict[str, Any] | None) -> dict[str, float | None] | None:
+    """Return the breakdown of the traced step, mean over ranks (ms); None when the point was not traced."""
+    rows = [row["breakdown_ms"] for row in (summary or {}).get("per_rank", [])]
+    if not rows:
+        return None
+    return {
+        part: None if any(row[part] is None for row in rows) else float(np.mean([row[part] for row in rows]))
+        for part in PARTS
+    }

@@ -1,0 +1,59 @@
+"""A progress bar for work on many ranks: ranks done, MB/s, time left. On a terminal only, and only after a second."""
+
+import sys
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_AFTER = 1.0  # seconds; shorter work shows nothing
+
+
+class Progress:
+    """Counts ranks and bytes; shows them on stderr where `shown` and that is a terminal."""
+
+    def __init__(self, *, shown: bool = False) -> None:
+        self._shown = shown and sys.stderr.isatty()
+        self._bar: Bar | None = None
+        self._started = time.monotonic()
+        self._ranks = self._all_ranks = self._bytes = self._all_bytes = 0
+
+    def begin(self, ranks: int, size: int) -> None:
+        """Say how much there is to do: ranks, and bytes of JSON."""
+        self._started = time.monotonic()
+        self._ranks, self._all_ranks, self._bytes, self._all_bytes = 0, ranks, 0, size
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def advance(self, size: int) -> None:
+        """Count one rank more, of `size` bytes."""
+        self._ranks += 1
+        self._bytes += size
+        elapsed = time.monotonic() - self._started
+        if not self._shown or elapsed < _AFTER or self._ranks == self._all_ranks:
+            return
+        if self._bar is None:
+            self._bar = self._make()
+        speed = f"{self._ranks} of {self._all_ranks} ranks, {self._bytes / elapsed / 1e6:.0f} MB/s"
+        self._bar.update(self._bar.task_ids[0], completed=self._bytes, description=speed)
+        self._bar.refresh()
+
+    def _make(self) -> "Bar":
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        # refreshed by hand: a thread of its own would make forking unsafe
+        bar = Bar(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+        bar.add_task("", total=self._all_bytes)
+        bar.start()
+        return bar

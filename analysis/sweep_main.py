@@ -1,0 +1,161 @@
+"""The commands `rankscope report` and `rankscope compare`."""
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from rankscope.analysis import compare
+from rankscope.analysis.errors import AnalysisError
+from rankscope.analysis.points import Point, run_point, sweep_points
+from rankscope.analysis.show import byte_size
+from rankscope.analysis.sweep_report import Json, summarise_sweep, write_report
+from rankscope.conf import RunDir, RunDirError
+from rankscope.conf.files import write_json
+from rankscope.conf.sweep_dir import SweepDir
+
+OK, NO_NUMBERS, PARTIAL, GATE = 0, 2, 3, 4
+
+
+@click.command("rankscope report")
+@click.argument("sweep", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: the sweep's analysis/).")
+@click.option("--target", type=float, default=0.8, show_default=True, help="Efficiency under which the advice warns.")
+@click.option("--allow-partial", is_flag=True, help="Exit 0 although points failed.")
+def report(sweep: Path, out: Path | None, target: float, allow_partial: bool) -> int:
+    """Say how well a sweep scales, where the rest went, and what it suggests.
+
+    SWEEP: the folder that `rankscope run -m` made.
+    """
+    folder = SweepDir(sweep)
+    points = sweep_points(folder)
+    if not any(point.measured for point in points):
+        raise AnalysisError(f"{sweep}: no point of it has a plain pass; see the status of each in {folder.record}")
+    summary = summarise_sweep(points, target)
+    target_folder = out or folder.analysis
+    write_report(summary, points, target_folder, sweep.resolve().name)
+    console = Console(highlight=False)
+    show_sweep(summary, console)
+    console.print(f"\nReport: {target_folder / 'report.html'}, {target_folder / 'report.md'}")
+    failed = any(point["status"] != "completed" for point in summary["points"])
+    return PARTIAL if failed and not allow_partial else OK
+
+
+def show_sweep(summary: Json, console: Console) -> None:
+    """Print the points and efficiencies; fits 80 columns."""
+    found = {item["id"]: item for item in summary["efficiency"]}
+    table = Table(box=None, title="Points of the sweep", title_justify="left")
+    for name in ("ranks", "batch", "DDP", "step ms", "samples/s", "weak", "strong", "memory", "status"):
+        table.add_column(name, justify="left" if name in ("DDP", "status") else "right")
+    for point in summary["points"]:
+        scaling = found.get(point["id"], {})
+        table.add_row(
+            *(_text(point[name], "{}") for name in ("world_size", "rank_batch", "ddp")),
+            _text(point["step_ms"], "{:.2f}"),
+            _text(point["samples_per_s"], "{:.1f}"),
+            *(_text(scaling.get(name), "{:.1%}") for name in ("weak", "strong")),
+            "-" if point["memory_peak_bytes"] is None else byte_size(point["memory_peak_bytes"]),
+            point["status"] + (" +" if point["baseline"] else ""),
+        )
+    console.print(table)
+    if any(point["baseline"] for point in summary["points"]):
+        console.print("+: a baseline that the sweep added", style="dim")
+    for line in summary["advice"]:
+        console.print(line, style="bold")
+    for notice in summary["warnings"]:
+        console.print(notice["message"], style="yellow")
+
+
+@click.command("rankscope compare")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--fail-if", "conditions", multiple=True, help="Exit 4 when it holds: 'step_ms > +5%'. May be repeated.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison here; - for stdout.")
+def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None) -> int:
+    """Compare two run folders or two sweeps, metric by metric, and say what is noise."""
+    gates = [compare.Condition.parse(text) for text in conditions]
+    known = set(compare.metrics(Point(id="", run_dir=None, overrides=[], baseline=False, status="")))
+    for gate, text in zip(gates, conditions, strict=True):
+        if gate.metric not in known:
+            raise AnalysisError(f"--fail-if {text!r}: no metric {gate.metric}; there are {', '.join(sorted(known))}")
+    found, alone = compare.pairs(_points(a), _points(b))
+    if not found:
+        raise AnalysisError(f"{a} and {b}: no point of one was also run in the other")
+    console = Console(highlight=False, stderr=json_file == Path("-"))
+    rows: list[Json] = []
+    broken: list[str] = []
+    for before, after in found:
+        changes = compare.changes(before, after)
+        _show_changes(changes, compare.differences(before, after), before, after, console)
+        rows += [{**_plain(change), "a_point": before.id, "b_point": after.id} for change in changes]
+        for gate, text in zip(gates, conditions, strict=True):
+            broken += [f"{change.point}: {text}" for change in changes if gate.broken_by(change)]
+    for line in alone:
+        console.print(line, style="yellow")
+    for line in broken:
+        console.print(f"fails: {line}", style="bold red")
+    result = {"schema": 1, "changes": rows, "alone": alone, "broken": broken}
+    if json_file == Path("-"):
+        click.echo(json.dumps(result, indent=1))
+    elif json_file is not None:
+        write_json(json_file, result)
+    return GATE if broken else OK
+
+
+def _plain(change: compare.Change) -> Json:
+    return {name: getattr(change, name) for name in (*change.__struct_fields__, "is_noise")}
+
+
+def _points(path: Path) -> list[Point]:
+    if SweepDir(path).record.exists():
+        return sweep_points(SweepDir(path))
+    return [run_point(RunDir(path))]
+
+
+def _show_changes(changes: list[compare.Change], differences: list[str], a: Point, b: Point, console: Console) -> None:
+    table = Table(box=None, title=f"{a.id} -> {b.id} ({b.label})", title_justify="left")
+    for name in ("metric", "A", "B", "change", "95 %", ""):
+        table.add_column(name, justify="left" if name in ("metric", "") else "right")
+    for change in changes:
+        if change.a is None and change.b is None:
+            continue
+        between = change.interval
+        table.add_row(
+            change.metric,
+            _text(change.a, "{:.4g}"),
+            _text(change.b, "{:.4g}"),
+            "-" if change.ratio is None else f"{change.ratio - 1:+.1%}",
+            "" if between is None else f"{between[0] - 1:+.1%} to {between[1] - 1:+.1%}",
+            {True: "noise", False: "", None: ""}[change.is_noise],
+        )
+    console.print(table)
+    if differences:
+        console.print("differs: " + "; ".join(differences), style="dim")
+
+
+def _text(value: object, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _run(command: click.Command, argv: list[str]) -> int:
+    try:
+        return int(command.main(argv, standalone_mode=False) or 0)
+    except click.ClickException as error:
+        click.echo(f"{command.name}: {error.format_message()}", err=True)
+    except (AnalysisError, RunDirError) as error:
+        click.echo(f"rankscope: {error}", err=True)
+    except OSError as error:
+        click.echo(f"rankscope: {error.filename}: {error.strerror}", err=True)
+    return NO_NUMBERS
+
+
+def report_main(argv: list[str]) -> int:
+    """Run `rankscope report`; returns the exit status."""
+    return _run(report, argv)
+
+
+def compare_main(argv: list[str]) -> int:
+    """Run `rankscope compare`; returns the exit status."""
+    return _run(compare_command, argv)

@@ -1,0 +1,159 @@
+"""`rankscope report SWEEP`: the points of a sweep in, the scaling report out.
+
+Writes summary.json, report.md, report.html (one file, opens offline), tables as Parquet and CSV, figures as PNG.
+"""
+
+import base64
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import msgspec
+
+from rankscope.analysis.points import Point
+from rankscope.analysis.scaling import advice, efficiencies, interval, waterfalls
+from rankscope.analysis.show import byte_size
+from rankscope.conf.files import replacing, write_json, write_text
+
+Json = dict[str, Any]
+
+CAPTIONS = {
+    "efficiency": "Scaling efficiency over ranks, with 95 % intervals and the ideal line",
+    "throughput": "Throughput of a rank over its batch",
+    "breakdown": "Where each point's step goes",
+    "waterfall": "From the ideal step to the measured one, for the points that lose most",
+    "step_time": "Step time over ranks and batch",
+}
+
+
+def summarise_sweep(points: Sequence[Point], target: float) -> Json:
+    """Return the report as plain values: points, efficiencies, waterfalls, advice, what is not known."""
+    measured = [point.measured for point in points if point.measured is not None]
+    by_id = {item.id: item for item in measured}
+    labels = {point.id: point.label for point in points}
+    efficiency = [
+        msgspec.structs.asdict(item)
+        | {"world_size": by_id[item.id].world_size, "rank_batch": by_id[item.id].rank_batch, "label": labels[item.id]}
+        for item in efficiencies(measured)
+    ]
+    falls = [
+        msgspec.structs.asdict(fall) | {"label": labels[fall.id], "explained": fall.explained}
+        for fall in waterfalls(measured)
+    ]
+    return {
+        "schema": 1,
+        "points": [_row(point) for point in points],
+        "efficiency": efficiency,
+        "waterfalls": falls,
+        "advice": advice(measured, target),
+        "warnings": _notices(points, efficiency),
+    }
+
+
+def _row(point: Point) -> Json:
+    measured, config, summary = point.measured, point.config, point.summary or {}
+    rate, overhead = summary.get("throughput") or {}, summary.get("profiler_overhead") or {}
+    known = None if measured is None else measured.steps_ms
+    return {
+        "id": point.id,
+        "overrides": " ".join(point.overrides),
+        "status": point.status,
+        "baseline": point.baseline,
+        "failure": point.failure,
+        "model": None if config is None else f"{config.model.name}-{config.model.size}",
+        "precision": None if config is None else config.precision.name,
+        "world_size": None if config is None else config.world_size,
+        "rank_batch": None if config is None else config.rank_batch_size * config.gradient_accumulation,
+        "ddp": None if config is None else ("yes" if config.ddp.enabled else "no"),
+        "gpu": point.gpu,
+        "repeats": len(known or []),
+        "step_ms": None if measured is None else measured.step_ms,
+        "step_interval": None if known is None else interval(lambda median: median, known),
+        "samples_per_s": None if measured is None else measured.samples_per_s,
+        "mfu": rate.get("mfu"),
+        "memory_peak_bytes": point.memory_peak_bytes,
+        "overhead": overhead.get("torch"),
+        "verdict": (summary.get("stragglers") or {}).get("verdict"),
+    }
+
+
+def _notices(points: Sequence[Point], efficiency: Sequence[Json]) -> list[Json]:
+    notices: list[Json] = []
+    for kind in ("weak", "strong"):
+        without = [item["label"] for item in efficiency if item[kind] is None]
+        if without:
+            text = f"no {kind} efficiency for {', '.join(without)}: no one-rank baseline of that batch in the sweep"
+            notices.append({"kind": "no_baseline", "for": kind, "points": without, "message": text})
+    for point in points:
+        if point.status != "completed":
+            text = f"{' '.join(point.overrides)}: {point.status}" + (f" ({point.failure})" if point.failure else "")
+            notices.append({"kind": "point_failed", "point": point.id, "message": text})
+    return notices
+
+
+def write_report(summary: Json, points: Sequence[Point], folder: Path, title: str) -> None:
+    """Write every file of the report into `folder`."""
+    from rankscope.analysis import plots
+
+    measured = [point.measured for point in points if point.measured is not None]
+    drawn = {
+        name: plots.png(figure)
+        for name, figure in plots.figures(points, efficiencies(measured), waterfalls(measured)).items()
+    }
+    for part in ("tables", "figures"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    for name, image in drawn.items():
+        with replacing(folder / "figures" / f"{name}.png") as temporary:
+            temporary.write_bytes(image)
+    _write_tables(summary, folder / "tables")
+    write_text(folder / "report.md", render("sweep.md.jinja", summary, title))
+    images = {name: base64.b64encode(image).decode() for name, image in drawn.items()}
+    write_text(folder / "report.html", render("sweep.html.jinja", summary, title, images))
+    write_json(folder / "summary.json", summary)
+
+
+def _write_tables(summary: Json, folder: Path) -> None:
+    import pandas as pd
+
+    for name in ("points", "efficiency", "waterfalls"):
+        frame = pd.json_normalize(summary[name], sep=".")
+        if frame.empty:
+            continue
+        with replacing(folder / f"{name}.parquet") as temporary:
+            frame.to_parquet(temporary)
+        with replacing(folder / f"{name}.csv") as temporary:
+            frame.to_csv(temporary, index=False)
+
+
+def render(template: str, summary: Json, title: str, images: dict[str, str] | None = None) -> str:
+    """Return a report as text; HTML escapes every name that comes from a file."""
+    environment = jinja2.Environment(
+        autoescape=template.endswith(".html.jinja"), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
+    environment.filters |= {
+        "ms": lambda value: "-" if value is None else f"{value:.2f}",
+        "one": lambda value: "-" if value is None else f"{value:.1f}",
+        "percent": lambda value: "-" if value is None else f"{value:.1%}",
+        "percents": lambda value: "" if value is None else f" ({value[0]:.1%} to {value[1]:.1%})",
+        "interval": lambda value: "" if value is None else f" ({value[0]:.2f} to {value[1]:.2f})",
+        "times": lambda value: "-" if value is None else f"x {value:.2f}",
+        "size": lambda value: "-" if value is None else byte_size(value),
+        "or_dash": lambda value: "-" if value is None else value,
+    }
+    losses: list[str] = []
+    for fall in summary["waterfalls"]:
+        losses += [name for name in fall["losses_ms"] if name not in losses]
+    source = files("rankscope.analysis").joinpath(f"templates/{template}").read_text()
+    return environment.from_string(source).render(
+        title=title,
+        points=summary["points"],
+        efficiency=summary["efficiency"],
+        waterfalls=summary["waterfalls"],
+        losses=losses,
+        advice=summary["advice"],
+        notices=[notice["message"] for notice in summary["warnings"]],
+        figures=images or {},
+        captions=CAPTIONS,
+    )

@@ -1,0 +1,82 @@
+"""One run of ours for benchmarks/ingest.py: TASK PATH fast|plain; prints the seconds of the work and what it used."""
+
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+TASK, PATH, FAST = sys.argv[1], Path(sys.argv[2]), sys.argv[3] == "fast"
+
+
+def analyze(cache: bool) -> float:
+    began = time.perf_counter()
+    from rankscope.analysis import Options, load, summarise
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = summarise(load(PATH, options=Options(cache=cache, fast=FAST)))
+        (Path(folder) / "summary.json").write_text(json.dumps(found, indent=1, allow_nan=False))
+    return time.perf_counter() - began
+
+
+def read(task: str) -> float:
+    from rankscope.analysis import kineto
+
+    if FAST:
+        kineto.warm_up()
+    if task == "parquet":
+        import pyarrow.parquet  # noqa: F401
+
+        from rankscope.analysis.ingest import ingest
+
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            ingest(PATH, Path(folder), fast=FAST)
+            return time.perf_counter() - began
+    began = time.perf_counter()
+    kineto.read(PATH, fast=FAST)
+    return time.perf_counter() - began
+
+
+def limit(task: str) -> float:
+    """Do a part of reading only."""
+    import numpy as np
+
+    from rankscope.analysis.columns import Codes
+    from rankscope.analysis.events import EventReader
+    from rankscope.analysis.scanner import WINDOW, Scanner, kernels
+    from rankscope.analysis.stream import Stream
+
+    path = PATH.with_name(PATH.name + ".gz") if task == "gunzip" else PATH
+    index = kernels()[0]
+    positions, report = np.zeros(WINDOW + 64, np.int32), np.zeros(4, np.int64)
+    window = np.full(WINDOW + 64, 32, np.uint8)
+    codes: defaultdict[str, Codes] = defaultdict(Codes)
+    began = time.perf_counter()
+    if task == "scan only":
+        for _ in EventReader(path, path.name, WINDOW, Scanner(codes)):
+            pass
+    else:
+        for text in Stream(path, WINDOW):
+            if task == "index only":
+                window[: len(text)] = np.frombuffer(text, np.uint8)
+                index(window.ctypes.data, len(text), positions.ctypes.data, report.ctypes.data)
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    if TASK in ("analyze", "analyze-cached"):
+        seconds = analyze(TASK == "analyze-cached")
+    elif TASK in ("tables", "parquet"):
+        seconds = read(TASK)
+    else:
+        seconds = limit(TASK)
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    cpu = sum(usage.ru_utime + usage.ru_stime for usage in used)
+    print(json.dumps({"work": seconds, "cpu": cpu, "rss": used[0].ru_maxrss * 1024, "scanner": "numba" in sys.modules}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A sweep's folder: many points, each a run folder, and the record of which are done.
+
+runs/<date>-<time>-<name>/
+  sweep.json             overrides, status, and for each point: overrides, baseline or not, status, folder, failure
+  points/<id>[-<try>]/   run folders; a resumed point gets a new one, none is overwritten
+  analysis/              report.md report.html summary.json tables/ figures/
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from rankscope.conf.files import write_json
+from rankscope.conf.run_dir import LAYOUT_VERSION, RunDir, RunDirError
+
+PointStatus = Literal["pending", "running", "completed", "failed", "interrupted"]
+
+
+class PointRecord(msgspec.Struct, kw_only=True):
+    """One point of a sweep, as `sweep.json` has it."""
+
+    id: str
+    overrides: list[str]
+    baseline: bool = False  # added by the sweep itself
+    status: PointStatus = "pending"
+    folder: str | None = None  # under points/
+    failure: dict[str, Any] | None = None
+
+
+class SweepRecord(msgspec.Struct, kw_only=True):
+    """What `sweep.json` holds."""
+
+    layout: int = LAYOUT_VERSION
+    overrides: list[str]
+    status: PointStatus = "pending"
+    start: str | None = None
+    end: str | None = None
+    points: list[PointRecord]
+
+
+@dataclass(frozen=True)
+class SweepDir:
+    """A sweep folder; every path in it is made here."""
+
+    path: Path
+
+    @property
+    def record(self) -> Path:
+        """The points and their status (JSON)."""
+        return self.path / "sweep.json"
+
+    @property
+    def analysis(self) -> Path:
+        """Where the report writes."""
+        return self.path / "analysis"
+
+    def point(self, folder: str) -> RunDir:
+        """The run folder of one point."""
+        return RunDir(self.path / "points" / folder)
+
+    @classmethod
+    def claim(cls, parent: Path, name: str, started: datetime) -> "SweepDir":
+        """Create a folder that nobody else has."""
+        return cls(RunDir.claim(parent, name, started).path)
+
+    def read(self) -> SweepRecord:
+        """Read sweep.json; `RunDirError` when it is missing, broken or of a newer layout."""
+        try:
+            record = msgspec.convert(json.loads(self.record.read_text()), SweepRecord)
+        except (OSError, ValueError, msgspec.ValidationError):
+            raise RunDirError(f"{self.record}: not a rankscope sweep's record") from None
+        if record.layout > LAYOUT_VERSION:
+            raise RunDirError(f"{self.record}: layout {record.layout} is newer than this rankscope reads; update it")
+        return record
+
+    def write(self, record: SweepRecord) -> None:
+        """Write sweep.json, whole or not at all."""
+        write_json(self.record, msgspec.to_builtins(record))

@@ -1,0 +1,163 @@
+"""One point from its configuration to a finished run folder: claim it, write what ranks read, run the passes, analyse.
+
+Comes in: a validated configuration. Goes out: the folder, its status written in every case, and the first cause when
+a pass failed.
+"""
+
+import errno
+import logging
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from rankscope.conf import RunConfig, RunDir, save_config
+from rankscope.conf.files import write_json
+from rankscope.conf.run_dir import Status
+from rankscope.launch.environment import environment, git_commit
+from rankscope.launch.failure import Failure, Kind, failure_of
+from rankscope.launch.nsys_command import program
+from rankscope.launch.nsys_reports import collect, of_pass_or_reports
+from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.torch_facts import TorchFacts
+from rankscope.launch.torchrun import run_pass, torchrun_command
+
+REFUSED, PARTIAL = 2, 3
+
+_RESERVE_BYTES = 64 * 1024  # given back when the run ends, so that its status can be written to a full disk
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ANALYSIS = ("-m", "rankscope.analysis")
+_ANALYSIS_GRACE_S = 5.0
+_log = logging.getLogger("rankscope.launch")
+
+
+def record(config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop) -> tuple[RunDir, Failure | None]:
+    """Claim a run folder and record every pass into it; returns the folder and the first cause if one failed.
+
+    The folder's status is written in every case. Raises `Interrupted` after no process of the run is left.
+    """
+    started = datetime.now().astimezone()
+    exact = Path(config.run_dir) if config.run_dir is not None else None
+    run_dir = RunDir.claim(Path(config.runs_dir), config.name, started, exact)
+    with _logged(run_dir):
+        return run_dir, _record(run_dir, config, overrides, facts, stop, started)
+
+
+def _record(
+    run_dir: RunDir, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop, started: datetime
+) -> Failure | None:
+    passes: dict[str, Status] = {}
+    failure: Failure | None = Failure(kind="launcher", message="the launcher failed")  # until it is known better
+    try:
+        _write_inputs(run_dir, config, overrides, facts, started)
+        failure = _record_passes(run_dir, config, stop, passes)
+    except OSError as error:
+        kind: Kind = "disk_full" if error.errno in _FULL else "launcher"
+        failure = Failure(kind=kind, message=f"{error.filename or run_dir.path}: {error.strerror}")
+    except Interrupted as interrupted:
+        failure = Failure(kind="interrupted", message=f"interrupted by {interrupted}")
+        raise
+    finally:
+        _finish(run_dir, failure, passes)
+    return failure
+
+
+def _write_inputs(
+    run_dir: RunDir, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, started: datetime
+) -> None:
+    run_dir.write_record(
+        rankscope=version("rankscope"),
+        status="running",
+        overrides=list(overrides),
+        start=started.astimezone(UTC).isoformat(),
+        end=None,
+        git_commit=git_commit(),
+        passes={},
+        failure=None,
+    )
+    _reserve(run_dir).write_bytes(bytes(_RESERVE_BYTES))
+    save_config(config, run_dir.config)
+    write_json(run_dir.environment, environment(facts))
+
+
+def _record_passes(run_dir: RunDir, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
+    """Run the passes in turn, up to the first that fails; notes the status of each in `passes`."""
+    for name in pass_folders(config):
+        since = time.time()
+        passes[name] = "running"
+        _log.info("pass %s: %s", name, shlex.join(torchrun_command(config, run_dir, name)))
+        run_dir.write_record(passes=passes)
+        pass_dir = run_dir.for_pass(name)
+        failure = failure_of(pass_dir, run_pass(config, run_dir, name, stop), config.world_size, since)
+        if name == "nsys":  # of a pass that failed too: the ranks that ended well have reports
+            failure = of_pass_or_reports(failure, collect(config, pass_dir, program(config), since))
+        if failure is not None:
+            return failure
+        passes[name] = "completed"
+    return None
+
+
+def pass_folders(config: RunConfig) -> list[str]:
+    """Return the folders of the passes in their order; every repeat of the plain pass has its own, and its torchrun."""
+    again = [f"plain-{number}" for number in range(2, config.repeats + 1)]
+    return [folder for name in config.passes for folder in ([name, *again] if name == "plain" else [name])]
+
+
+def _finish(run_dir: RunDir, failure: Failure | None, passes: dict[str, Status]) -> None:
+    """Write how the run ended; a pass that did not end by itself shares the run's status."""
+    _reserve(run_dir).unlink(missing_ok=True)
+    _log.info("%s", "completed" if failure is None else failure.text())
+    status: Status = "completed" if failure is None else "interrupted" if failure.kind == "interrupted" else "failed"
+    ended = {name: status if state == "running" else state for name, state in passes.items()}
+    run_dir.finish(status, passes=ended, failure=msgspec.to_builtins(failure))
+
+
+def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:
+    """Start the analysis by its name; its summary goes to our stdout, its exit status is returned."""
+    flags = [*(["--allow-partial"] if partial else []), *(["--quiet"] if quiet else [])]
+    command = [sys.executable, *_ANALYSIS, str(run_dir.path), *flags]
+    process = start(command, {**os.environ, MARK: mark(run_dir.path)})
+    try:
+        status = stop.wait(process)
+    except Interrupted as interrupted:
+        if partial:  # the run has failed before, and says why
+            raise
+        message = f"interrupted by {interrupted} in the analysis; every pass is complete"
+        run_dir.finish("interrupted", failure=msgspec.to_builtins(Failure(kind="interrupted", message=message)))
+        raise
+    finally:
+        end(process, run_dir.path, _ANALYSIS_GRACE_S)
+    if status not in (0, REFUSED, PARTIAL):
+        say(f"rankscope: the analysis ended with exit status {status}; again with: rankscope analyze {run_dir.path}")
+    return status if status >= 0 else 128 - status
+
+
+@contextmanager
+def _logged(run_dir: RunDir) -> Iterator[None]:
+    """Write what the launcher logs to launcher.log; a full disk must not turn a line of log into a traceback."""
+    handler = logging.FileHandler(run_dir.log, delay=True, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        handler.close()
+
+
+def _reserve(run_dir: RunDir) -> Path:
+    return run_dir.path / ".reserve"
+
+
+def say(text: str) -> None:
+    """Tell the user, on stderr."""
+    print(text, file=sys.stderr, flush=True)
