@@ -124,7 +124,7 @@ def alternate(title: str, runs: Sequence[Runs], repeat: int, size: float) -> lis
     print(f"\n{title}")
     print(f"{'':34} {'work s':>8} {'wall s':>8} {'CPU s':>8} {'MB':>6} {'MB/s':>7} {'times':>7}")
     base = next((run.median("work") for run in reversed(runs) if run.error is None and "HTA" in run.name), None)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for run in runs:
         if run.error is not None:
             print(f"{run.name:34} {run.error[:80]}")
