@@ -196,3 +196,14 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     code = "import sys, rankscope.analysis.main; print(*{'numba', 'matplotlib', 'pandas', 'torch'} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == ""
+
+
+def test_tables_are_written_without_pandas(tmp_path: Path) -> None:
+    """It would cost more to import than a small analysis takes."""
+    code = (
+        "import sys, pathlib; from rankscope.analysis.ingest import ingest; "
+        f"ingest(pathlib.Path({str(TRACES[0])!r}), pathlib.Path(sys.argv[1]), fast=False); "
+        "print('pandas' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
