@@ -116,7 +116,7 @@ class EventReader:
             if scanned is not None:
                 yield from scanned.blocks
                 if scanned.ended:
-                    tail = buffer[scanned.used :] + b"".join(windows)
+                    tail = self._to_the_end(buffer[scanned.used :], windows)
                     break
                 self._line += scanned.lines
                 self._byte += scanned.used
@@ -126,7 +126,7 @@ class EventReader:
             cut, events, tail = self._whole_events(buffer)
             yield events
             if tail is not None:
-                tail += b"".join(windows)
+                tail = self._to_the_end(tail, windows)
                 break
             if cut:
                 self._advance(buffer, cut)
@@ -136,6 +136,14 @@ class EventReader:
             events, tail = self._rest(buffer)
             yield events
         self._finish(head, tail)
+
+    @staticmethod
+    def _to_the_end(tail: bytes, windows: Iterator[bytes]) -> bytes:
+        """Read what follows the events, up to the size of an event: metadata, or damage that is noticed later."""
+        for window in windows:
+            if len(tail) <= MAX_EVENT:
+                tail += window
+        return tail
 
     def _check_growth(self, buffer: bytes) -> None:
         """Refuse a file in which nothing ends: memory holds one window and at most one event of this size."""
@@ -152,6 +160,8 @@ class EventReader:
             if match:
                 self._advance(buffer, match.end())
                 return buffer[match.end() :], buffer[: match.end()]
+            if len(buffer) > MAX_EVENT:
+                raise self._refused("not_a_trace", f"no traceEvents in its first {MAX_EVENT >> 20} MiB: not a trace")
         if not buffer.strip():
             raise self._refused("empty_file", "empty; record it again or remove it")
         if self._stream.fault or (buffer.lstrip()[:1] == b"{" and not buffer.rstrip().endswith(b"}")):

@@ -13,7 +13,7 @@ import numpy as np
 
 from rankscope.analysis import analysed, findings, grouped, nsys_sources, ranks, readers, sources, stragglers
 from rankscope.analysis.breakdown import exposed_of_each, measure_steps
-from rankscope.analysis.cache import user_folder
+from rankscope.analysis.cache import prune, user_folder
 from rankscope.analysis.clock import Alignment, align
 from rankscope.analysis.collectives import match
 from rankscope.analysis.errors import AnalysisError, Level, Notice
@@ -198,6 +198,8 @@ def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list
         by_rank[source.path if source.rank is None else source.rank].append(source)
     jobs = [Job(sources=tuple(files), fast=fast, cache=cached) for files in by_rank.values()]
     outcomes = ranks.prepare_all(jobs, options.executor, Progress(shown=options.progress))
+    if cached is not None and any(outcome.kept for outcome in outcomes):
+        prune(cached)
     notices = [notice for outcome in outcomes for notice in outcome.notices]
     read = [outcome for outcome in outcomes if outcome.data is not None or outcome.conflicting]
     fatal = [notice for notice in notices if notice.level == "error"]

@@ -54,6 +54,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     data: RankData | None = None
     notices: list[Notice] = []
     conflicting: bool = False  # several files that are not cycles of one recording
+    kept: bool = False  # whether it was put into the cache just now
 
 
 def prepare_rank(job: Job) -> Outcome:
@@ -76,7 +77,7 @@ def prepare_rank(job: Job) -> Outcome:
         data = store.without_large(data, again)
         if saved and folder is not None:
             data = cache.load(folder, again) or data
-    return Outcome(job=job, data=data, notices=notices)
+    return Outcome(job=job, data=data, notices=notices, kept=saved)
 
 
 def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:

@@ -74,13 +74,11 @@ class Table:
         arrays = {}
         for name, column in self.columns.items():
             if name in self.words:
-                codes = pa.array(column.astype(np.int32), mask=column < 0)
-                arrays[name] = pa.DictionaryArray.from_arrays(codes, pa.array(self.words[name], pa.string()))
-            elif column.dtype == np.int64:
-                arrays[name] = pa.array(column, mask=column == UNKNOWN)
+                codes = _arrow(column.astype(np.int32, copy=False), column < 0)
+                arrays[name] = pa.DictionaryArray.from_arrays(codes, _arrow_words(self.words[name]))
             else:
-                arrays[name] = pa.array(column)
-        return pa.table(arrays)
+                arrays[name] = _arrow(column, column == UNKNOWN if column.dtype == np.int64 else None)
+        return pa.Table.from_arrays(list(arrays.values()), list(arrays))
 
     def to_pandas(self) -> "pd.DataFrame":
         """Return a DataFrame; coded columns are categorical, integers with unknown values are `Int64`."""
@@ -95,6 +93,29 @@ class Table:
             else:
                 series[name] = column
         return pd.DataFrame(series)
+
+
+def _arrow(column: Column, unknown: Column | None) -> "pa.Array":
+    """Return a column as an Arrow array; `pyarrow.array` would import pandas to ask whether it is a Series."""
+    import pyarrow as pa
+
+    valid = None
+    if unknown is not None and unknown.any():
+        valid = pa.py_buffer(np.packbits(~unknown, bitorder="little"))
+    if column.dtype == bool:
+        data, kind = np.packbits(column, bitorder="little"), pa.bool_()
+    else:
+        data, kind = np.ascontiguousarray(column), pa.from_numpy_dtype(column.dtype)
+    return pa.Array.from_buffers(kind, len(column), [valid, pa.py_buffer(data)])
+
+
+def _arrow_words(words: list[str]) -> "pa.Array":
+    """Return strings as an Arrow array, without pandas as above."""
+    import pyarrow as pa
+
+    texts = [word.encode("utf-8", "replace") for word in words]
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(texts)))
 
 
 def encode(values: Iterable[str | None]) -> tuple[Column, list[str]]:

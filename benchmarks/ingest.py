@@ -38,6 +38,7 @@ class Runs:
     name: str
     command: list[str]
     once: bool = False  # slow: not repeated
+    several: bool = False  # starts processes: their memory is looked at while they run
     environment: dict[str, str] = field(default_factory=dict)
     seconds: list[dict[str, float]] = field(default_factory=list)
     error: str | None = None
@@ -51,9 +52,10 @@ class Runs:
             self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         ) as process:
             peak = 0
-            while process.poll() is None:
-                peak = max(peak, memory_of(process.pid))
-                time.sleep(0.05)
+            while process.poll() is None:  # looking at memory slows a large process down: only where there are several
+                if self.several:
+                    peak = max(peak, memory_of(process.pid))
+                time.sleep(0.2 if self.several else 0.01)
             text, errors = process.stdout.read(), process.stderr.read()  # type: ignore[union-attr]
         wall = time.perf_counter() - began
         if process.returncode:
@@ -94,7 +96,7 @@ def _family(pid: int) -> list[int]:
 
 def ours(task: str, path: Path, name: str, *, cache: Path, fast: bool, once: bool = False) -> Runs:
     command = [sys.executable, str(HERE / "ingest_task.py"), task, str(path), "fast" if fast else "plain"]
-    return Runs(name, command, once, {"XDG_CACHE_HOME": str(cache)})
+    return Runs(name, command, once, task == "analyze", {"XDG_CACHE_HOME": str(cache)})
 
 
 def peers(folder: Path, task: str, path: Path, *, once: bool = False) -> list[Runs]:
@@ -102,7 +104,12 @@ def peers(folder: Path, task: str, path: Path, *, once: bool = False) -> list[Ru
     runs = []
     for name, package in PEERS.items():
         place = folder / name.partition(" ")[2].replace(" ", "-")
-        run = Runs(name, [str(place / "bin" / "python"), str(HERE / "ingest_peer.py"), task, str(path)], once)
+        run = Runs(
+            name,
+            [str(place / "bin" / "python"), str(HERE / "ingest_peer.py"), task, str(path)],
+            once,
+            task == "analyze",
+        )
         if not place.exists():
             # with pandas 3 it fails on traces of more than 32,767 rows
             subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
@@ -121,10 +128,10 @@ def alternate(title: str, runs: Sequence[Runs], repeat: int, size: float) -> lis
         for run in runs:
             if turn == 0 or not run.once:
                 run.run()
-    print(f"\n{title}")
+    print(f"\n{title}", flush=True)
     print(f"{'':34} {'work s':>8} {'wall s':>8} {'CPU s':>8} {'MB':>6} {'MB/s':>7} {'times':>7}")
     base = next((run.median("work") for run in reversed(runs) if run.error is None and "HTA" in run.name), None)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for run in runs:
         if run.error is not None:
             print(f"{run.name:34} {run.error[:80]}")

@@ -4,6 +4,8 @@ import gzip
 import itertools
 import json
 import re
+import subprocess
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -170,3 +172,38 @@ def test_layouts_are_scanned_and_not_handed_over(monkeypatch: pytest.MonkeyPatch
             patch.setattr(EventReader, "_whole_events", refuse)
             assert content(path, fast=True) == expected
         assert re.search(r"é", expected[0]["host"]["name"][0])
+
+
+@needs_numba
+def test_many_names_and_more_rows_than_a_buffer_holds(tmp_path: Path) -> None:
+    """The tables of symbols grow, and rows are handed on before a window ends."""
+    short = '{"ph":"X","cat":"cpu_op","name":"%d","pid":1,"tid":%d,"ts":%d,"dur":1}'
+    long = '{"ph":"X","cat":"kernel","name":"%s%d","pid":0,"tid":7,"ts":%d,"dur":1,"args":{"stream":7,"device":0}}'
+    events = [short % (n % 9000, n % 3, n) for n in range(40_000)] + [long % ("k" * 700, n, n) for n in range(2000)]
+    path = tmp_path / "rank0.json"
+    path.write_text('{"traceEvents":[' + ",".join(events) + "]}")
+    assert content(path, fast=True) == content(path, fast=False)
+
+
+def test_a_broken_numba_is_no_reason_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """numba that does not fit the installed numpy fails when imported: the other way reads the trace."""
+    monkeypatch.setitem(sys.modules, "rankscope.analysis.scanner", None)
+    monkeypatch.setattr(kineto, "has_scanner", lambda: True)
+    assert len(kineto.read(TRACES[0]).device)
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    code = "import sys, rankscope.analysis.main; print(*{'numba', 'matplotlib', 'pandas', 'torch'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""
+
+
+def test_tables_are_written_without_pandas(tmp_path: Path) -> None:
+    """It would cost more to import than a small analysis takes."""
+    code = (
+        "import sys, pathlib; from rankscope.analysis.ingest import ingest; "
+        f"ingest(pathlib.Path({str(TRACES[0])!r}), pathlib.Path(sys.argv[1]), fast=False); "
+        "print('pandas' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
