@@ -130,7 +130,7 @@ def test_time_normalised_export(tmp_path: Path) -> None:
 def test_payload_gives_communicator_and_size(tmp_path: Path) -> None:
     write_job(tmp_path, payload=4_000_000)
     row = summarise(load(tmp_path))["collectives"][0]
-    assert (row["group"], row["bytes"], row["group_size"]) == ("c0ffee", 4_000_000, 2)
+    assert (row["group"], row["bytes"], row["group_size"]) == ("00c0ffee", 4_000_000, 2)
     assert row["busbw_GBs"] == pytest.approx(4_000_000 / 300_000 * 1, rel=1e-3)  # 2 (n - 1) / n = 1
 
 
