@@ -228,3 +228,15 @@ def test_a_raw_recording_becomes_a_report(tmp_path: Path) -> None:
     broken = tmp_path / "broken.qdstrm"
     broken.write_bytes(b"partial")
     assert nsys_tool.import_raw(importer, broken, tmp_path / "broken.nsys-rep") is not None
+
+
+@needs_nsys
+def test_a_killed_launcher_leaves_nothing(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    launcher = start_launcher("passes=[nsys]", "profile.active=1000000", f"run_dir={run_dir}")
+    progress = run_dir / "passes" / "nsys" / "ranks" / "0" / "progress.json"
+    wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps", 120)
+    launcher.kill()
+    launcher.communicate()
+    wait_for(lambda: of_run(run_dir) == [], "the ranks and nsys to end")
+    assert all((progress.parents[1] / rank / "nsys.nsys-rep").exists() for rank in "01")
