@@ -26,6 +26,7 @@ from rankscope.harness.loop import Loop
 from rankscope.harness.process_group import RankContext, join
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress
+from rankscope.harness.nvtx_ranges import TorchEmitter
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.step_timer import StepTimer
 from rankscope.harness.trainer import Trainer
@@ -100,7 +101,7 @@ class Bench:
             trainer=self.trainer,
             batches=self.batches,
             timer=timer,
-            ranges=Ranges(timer, annotate=profiler is not None, nvtx=self.context.cuda),
+            ranges=Ranges(timer, annotate=profiler is not None, nvtx=TorchEmitter() if self.context.cuda else None),
             profiler=profiler,
             fault=self.fault,
             progress=self.progress,
