@@ -36,7 +36,7 @@ def second_witness(analysis: "Analysis", notices: list[Notice]) -> "Analysis | N
     if not any(rank.nsys_export.exists() or rank.nsys_report.exists() for rank in pass_dir.ranks()):
         return None
     try:
-        return load(pass_dir.path, options=Options(cache=False))
+        return load(pass_dir.path, options=Options(cache=False, borrow_sizes=False))
     except AnalysisError as error:
         notices.append(Notice(kind="nsys_pass_unusable", message=f"nsys pass: {error}; nothing to compare with"))
         return None

@@ -23,10 +23,10 @@ from rankscope.conf import RankDir, RunConfig, parse_config
 from rankscope.harness.data import Batches, make_batches
 from rankscope.harness.faults import Fault
 from rankscope.harness.loop import Loop
+from rankscope.harness.nvtx_ranges import TorchEmitter
 from rankscope.harness.process_group import RankContext, join
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress
-from rankscope.harness.nvtx_ranges import TorchEmitter
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.step_timer import StepTimer
 from rankscope.harness.trainer import Trainer
