@@ -23,6 +23,7 @@ QUANTITIES = {
     "exposed_comm_ms": "exposed_comm_ns",
     "copy_ms": "copies_ns",
 }
+_NEEDS_COLLECTIVES = ("compute_ms", "transfer_ms", "exposed_comm_ms")  # without them compute holds the waits too
 
 
 def second_witness(analysis: "Analysis", notices: list[Notice]) -> "Analysis | None":
@@ -35,7 +36,7 @@ def second_witness(analysis: "Analysis", notices: list[Notice]) -> "Analysis | N
     if not any(rank.nsys_export.exists() or rank.nsys_report.exists() for rank in pass_dir.ranks()):
         return None
     try:
-        return load(pass_dir.path, options=Options(cache=False))
+        return load(pass_dir.path, options=Options(cache=False, borrow_sizes=False))
     except AnalysisError as error:
         notices.append(Notice(kind="nsys_pass_unusable", message=f"nsys pass: {error}; nothing to compare with"))
         return None
@@ -47,7 +48,7 @@ def agreement(torch: "Analysis", nsys: "Analysis", notices: list[Notice]) -> Jso
     sees = nsys.ranks[0].sees_communication or torch.world_size == 1
     quantities = []
     for name, column in QUANTITIES.items():
-        hidden = not sees and name in ("transfer_ms", "exposed_comm_ms")
+        hidden = not sees and name in _NEEDS_COLLECTIVES
         first, second = _mean(torch, ranks, column), None if hidden else _mean(nsys, ranks, column)
         difference = round(second / first - 1, 4) if first and second is not None else None
         quantities.append({"name": name, "torch": first, "nsys": second, "difference": difference})

@@ -15,8 +15,9 @@ import numpy as np
 
 from rankscope.analysis.columns import Codes
 from rankscope.analysis.errors import Notice
-from rankscope.analysis.names import KERNEL, MEMCPY, MEMSET, collective_kind, is_communication, is_launch
+from rankscope.analysis.names import KERNEL, MEMCPY, MEMSET, collective_kind, is_launch
 from rankscope.analysis.nsys_export import KNOWN_MAJOR, Export
+from rankscope.analysis.nsys_nccl import NcclCalls, describe
 from rankscope.analysis.nsys_ranges import Ranges, read_ranges
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.trace import (
@@ -111,7 +112,7 @@ class _Reader:
             owners, counts = np.unique(device_of if len(device) else host_of, return_counts=True)
             process = int(owners[np.argmax(counts)])
         launches = launches.take(launch_of == process)
-        device = _describe(device.take(device_of == process), launches, self._nccl(process))
+        device = describe(device.take(device_of == process), launches, self._nccl(process))
         words = {name: codes.words for name, codes in self._codes.items()}
         device, launches, host = (
             _with_words(table, words) for table in (device, launches, host.take(host_of == process))
@@ -249,7 +250,7 @@ class _Reader:
             "holds no CUDA tables: host times of NVTX ranges only, and no collectives",
         )
 
-    def _nccl(self, process: int) -> "_NcclCalls":
+    def _nccl(self, process: int) -> NcclCalls:
         ranges = self._ranges
         rows = [
             row
@@ -260,7 +261,7 @@ class _Reader:
         at = at[np.argsort(ranges.start[at], kind="stable")]
         names = [ranges.collective[row] for row in at.tolist()]
         origin = self._origin or 0
-        return _NcclCalls(
+        return NcclCalls(
             start=ranges.start[at] + origin,
             end=np.where(ranges.end[at] == UNKNOWN, UNKNOWN, ranges.end[at] + origin),
             thread=self._thread(ranges.thread[at]),
@@ -273,52 +274,6 @@ class _Reader:
 
 
 _ACTIVITIES = (KERNEL, KERNEL, MEMCPY, MEMSET)
-
-
-class _NcclCalls(msgspec.Struct, kw_only=True):
-    """NCCL's collective calls of one process in order of time."""
-
-    start: Column
-    end: Column
-    thread: Column
-    name: Column
-    kinds: list[str]
-    group: Column
-    size: Column
-    words: list[str]  # of kernels
-
-
-def _describe(device: Table, launches: Table, calls: _NcclCalls) -> Table:
-    """Give each communication kernel the NCCL call around its launch; sizes are the call's own message size.
-
-    A kernel launched at the end of a group (ncclGroupEnd) lies in no call: if calls and kernels are equally many and
-    of the same kinds, their order decides.
-    """
-    is_comm = np.array([is_communication(word) for word in calls.words] + [False])
-    rows = np.flatnonzero((device["activity"] == KERNEL) & is_comm[device["name"]])
-    if not len(rows) or not len(calls.start):
-        return device
-    order = np.lexsort([launches["start"], launches["correlation"]])
-    ids = launches["correlation"][order]
-    at = np.minimum(np.searchsorted(ids, device["correlation"][rows]), max(len(ids) - 1, 0))
-    linked = np.zeros(len(rows), bool) if not len(ids) else ids[at] == device["correlation"][rows]
-    launch = order[at] if len(ids) else at
-    time = np.where(linked, launches["start"][launch] if len(ids) else UNKNOWN, UNKNOWN)
-    call = np.searchsorted(calls.start, time, "right") - 1
-    inside = (call >= 0) & linked & (time < calls.end[call])
-    inside &= (launches["thread"][launch] if len(ids) else -1) == calls.thread[call]
-    found = np.where(inside, call, -1)
-    if not inside.all() and len(rows) == len(calls.start):
-        by_time = np.argsort(np.where(linked, time, device["start"][rows]), kind="stable")
-        kinds = [collective_kind(calls.words[name]) for name in device["name"][rows][by_time].tolist()]
-        if kinds == calls.kinds:
-            found[by_time] = np.arange(len(rows))
-    rows, found = rows[found >= 0], found[found >= 0]
-    columns = {name: device[name].copy() for name in ("collective", "group", "bytes")}
-    columns["collective"][rows] = calls.name[found]
-    columns["group"][rows] = calls.group[found]
-    columns["bytes"][rows] = calls.size[found]
-    return device.with_columns(**columns)
 
 
 def _inside_steps(ranges: Ranges) -> Column:

@@ -142,13 +142,13 @@ class Export:
     def origin(self) -> int | None:
         """What has to be added to a time of the export to get Unix nanoseconds, None when that is not known.
 
-        A time-normalised export has its times shifted by the session's start already.
+        A time-normalised export has its times shifted by the session's start already, others by what was asked for.
         """
-        shift = self.metadata.get("EXPORT_CONFIG_TIME_SHIFT", "0")
-        if self.metadata.get("EXPORT_PARAM_TIME_NORMALIZE") == "true":
-            return 0
+        shift = self.metadata.get("EXPORT_CONFIG_TIME_SHIFT", "")
         start = self.session_start
-        return None if start is None else start - (int(shift) if re.fullmatch(r"-?\d+", shift) else 0)
+        if start is not None and re.fullmatch(r"-?\d+", shift):
+            return start - int(shift)  # of a normalised export: the session's start
+        return 0 if self.metadata.get("EXPORT_PARAM_TIME_NORMALIZE") == "true" else start
 
     def _check_file(self, path: Path) -> None:
         """Refuse what is no whole database: SQLite itself would notice only when it gets to the missing pages."""

@@ -140,6 +140,8 @@ def with_groups(ranks: list[RankData], world_size: int) -> list[RankData]:
         for code in np.unique(data.comms["group"]).tolist():
             if code >= 0:
                 members[data.comms.words["group"][code]].append(data.rank)
+    if len(ranks) > 1 and all(len(found) == 1 for found in members.values()):
+        members.clear()  # an identity that no two ranks share tells nothing
     return [_with_members(data, members) if data.source == "nsys" else data for data in ranks]
 
 
@@ -147,11 +149,14 @@ def _with_members(data: RankData, members: dict[str, list[int]]) -> RankData:
     comms = data.comms
     words = comms.words["group"]
     size = np.array([len(members[word]) if word in members else UNKNOWN for word in words] + [UNKNOWN], np.int64)
+    group = np.where(np.array([word in members for word in words] + [False])[comms["group"]], comms["group"], -1)
     group_size = np.where(comms["group_size"] == UNKNOWN, size[comms["group"]], comms["group_size"])
     of_part = np.array([word in _BY_GROUP_SIZE for word in comms.words["kind"]] + [False])[comms["kind"]]
     known = (comms["bytes"] != UNKNOWN) & (group_size != UNKNOWN)
     total = np.where(known, comms["bytes"], 0) * np.where(known, group_size, 1)
     sizes = np.where(of_part, np.where(known, total, UNKNOWN), comms["bytes"])
     return msgspec.structs.replace(
-        data, groups=data.groups | dict(members), comms=comms.with_columns(group_size=group_size, bytes=sizes)
+        data,
+        groups=data.groups | dict(members),
+        comms=comms.with_columns(group=group, group_size=group_size, bytes=sizes),
     )

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis import analysed, findings, grouped, nsys_sources, ranks, readers, sources, stragglers
+from rankscope.analysis import (
+    analysed,
+    findings,
+    grouped,
+    nsys_sizes,
+    nsys_sources,
+    ranks,
+    readers,
+    sources,
+    stragglers,
+)
 from rankscope.analysis.breakdown import exposed_of_each, measure_steps
 from rankscope.analysis.cache import prune, user_folder
 from rankscope.analysis.clock import Alignment, align
@@ -35,6 +45,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     thresholds: stragglers.Thresholds = stragglers.Thresholds()
     limits: findings.Limits = findings.Limits()
+    borrow_sizes: bool = True  # of a run's nsys pass: collectives' sizes from the torch pass, where it has none
     cache: bool = True  # keep what was found of each rank in the user's cache folder, and use what is there
     fast: bool | None = None  # read with the accelerated scanner; None: where it is installed and pays
     only_ranks: frozenset[int] | None = None  # read and analyse these alone; waits need every rank of a group
@@ -104,6 +115,8 @@ def load(*paths: str | Path, options: Options | None = None) -> Analysis:
         found = _only(found, options.only_ranks)
     outcomes, notices = _read(found, options)
     data, more = _identify(outcomes)
+    if len(paths) == 1 and options.borrow_sizes:
+        data = nsys_sizes.borrow(data, Path(paths[0]))
     notices = [*found.notices, *notices, *more]
     analysis = analyse_ranks(data, options, world_size=found.world_size)
     return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices], run_dir=found.run_dir)

@@ -1,10 +1,16 @@
 """NVTX ranges for Nsight Systems: from torch where it is built for CUDA, else from the package nvtx."""
 
+import os
 from typing import Any, Protocol
 
 import torch
 
 CAPTURE = "rankscope"  # the range that Nsight Systems records on a CPU; launch/shield.py names it too
+
+
+def under_nsys() -> bool:
+    """Whether Nsight Systems started this process."""
+    return "NSYS_PROFILING_SESSION_ID" in os.environ
 
 
 class Emitter(Protocol):

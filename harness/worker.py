@@ -25,7 +25,7 @@ from rankscope.harness.data import make_batches
 from rankscope.harness.faults import Fault
 from rankscope.harness.interrupt import saving
 from rankscope.harness.loop import Loop
-from rankscope.harness.nvtx_ranges import Emitter, TorchEmitter
+from rankscope.harness.nvtx_ranges import Emitter, TorchEmitter, under_nsys
 from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress, reporting
@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> None:
     if "RANKSCOPE_UMASK" in os.environ:  # nsys clears it, which would let everybody write the rank's files
         os.umask(int(os.environ["RANKSCOPE_UMASK"], 8))
     rank_dir.path.mkdir(parents=True, exist_ok=True)
-    die_with_parent()
+    if not under_nsys():  # there launch/shield.py stands for the parent, which is a short-lived helper of nsys
+        die_with_parent()
     log_to(rank_dir)
     worker = Worker(run_dir, pass_name, rank_dir)
     with saving(worker.save):
@@ -134,8 +135,7 @@ class Worker:
                 config.profile, context, self._rank_dir, metadata, keep_trace=not fault.drops_trace
             )
         elif self._pass_name == "nsys":
-            profiled = "NSYS_PROFILING_SESSION_ID" in os.environ
-            self._profiler = Capture(config.profile, context, profiled=profiled)
+            self._profiler = Capture(config.profile, context, profiled=under_nsys())
         return Loop(
             plan=plan,
             context=context,

@@ -52,7 +52,7 @@ def _one(config: RunConfig, rank_dir: RankDir, nsys: Path, since: float) -> tupl
         if importer is None:
             return "nsys_report_unfinished", (
                 f"nsys left a raw recording and no report: {raw}; it found no importer of its own release. Install "
-                "the full package, or run there: QdstrmImporter -i FILE"
+                "the full package (docs/nsys.md says what is missing), or run there: QdstrmImporter -i FILE"
             )
         error = nsys_tool.import_raw(importer, raw, report)
         if error is not None:

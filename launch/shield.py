@@ -16,9 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+import psutil
+
 from rankscope.conf import RunConfig, RunDir, load_config
 from rankscope.launch.nsys_command import PASS, is_profiled, profile_command, program, rank_command, sees_gpu
-from rankscope.launch.processes import die_with
+from rankscope.launch.processes import MARK, die_with, is_of_run
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -34,7 +36,8 @@ def main(arguments: list[str]) -> int:
     command = rank_command(run_dir, PASS)
     if not is_profiled(config, rank, local_rank):
         os.execv(command[0], command)
-    return _Shield(_command(config, run_dir, rank, command)).run()
+    progress = run_dir.for_pass(PASS).rank(rank).progress
+    return _Shield(_command(config, run_dir, rank, command), progress).run()
 
 
 def _command(config: RunConfig, run_dir: RunDir, rank: int, command: list[str]) -> list[str]:
@@ -47,8 +50,9 @@ def _command(config: RunConfig, run_dir: RunDir, rank: int, command: list[str]) 
 class _Shield:
     """Waits for nsys; a signal that asks to stop goes to the rank, once."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], progress: Path) -> None:
         self._command = command
+        self._progress = progress
         self._asked: int | None = None
         self._told = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -76,10 +80,19 @@ class _Shield:
         """Hand a signal on, as soon as there is a rank to take it; without one it has ended, or is yet to come."""
         if self._asked is None or self._told or self._process is None:
             return
-        for application in applications(self._process.pid):
+        for application in self._rank() or applications(self._process.pid):
             with suppress(ProcessLookupError):  # it has just ended
                 os.kill(application, self._asked)
             self._told = True
+
+    def _rank(self) -> list[int]:
+        """Return the rank's process, which it names in progress.json once it runs."""
+        try:
+            pid = int(json.loads(self._progress.read_text())["pid"])
+            process = psutil.Process(pid)
+        except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+            return []
+        return [pid] if is_of_run(process, os.environ.get(MARK, "")) else []
 
     def _leave(self, status: int) -> int:
         """Return nsys' status; where the rank crashed, crash the same way, so that torchrun names the signal."""

@@ -62,6 +62,14 @@ def test_the_nsys_pass_alone_is_the_source(both: Path) -> None:
     assert (summary["source"], summary["agreement"], summary["world_size"]) == ("nsys", None, 4)
 
 
+def test_sizes_of_the_nsys_pass_come_from_the_torch_pass(both: Path) -> None:
+    lent = {row["bytes"] for row in summarise(load(both / "passes" / "torch"))["collectives"]} - {None}
+    rows = summarise(load(both / "passes" / "nsys"))["collectives"]
+    assert {row["bytes"] for row in rows} == lent and sum(row["count"] for row in rows) == 44
+    shutil.rmtree(both / "passes" / "torch")
+    assert {row["bytes"] for row in summarise(load(both / "passes" / "nsys"))["collectives"]} == {None}
+
+
 def test_passes_that_disagree_are_named(both: Path, tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     for rank, path in enumerate(write_job(tmp_path / "made", 4)):

@@ -130,7 +130,7 @@ def test_time_normalised_export(tmp_path: Path) -> None:
 def test_payload_gives_communicator_and_size(tmp_path: Path) -> None:
     write_job(tmp_path, payload=4_000_000)
     row = summarise(load(tmp_path))["collectives"][0]
-    assert (row["group"], row["bytes"], row["group_size"]) == ("c0ffee", 4_000_000, 2)
+    assert (row["group"], row["bytes"], row["group_size"]) == ("00c0ffee", 4_000_000, 2)
     assert row["busbw_GBs"] == pytest.approx(4_000_000 / 300_000 * 1, rel=1e-3)  # 2 (n - 1) / n = 1
 
 
@@ -327,3 +327,30 @@ def test_strip_keeps_the_numbers_and_drops_what_is_private(tmp_path: Path) -> No
     assert [nsys.read(copy).world_size for copy in copies] == [2, 2]
     assert summarise(load(copies[0]))["per_rank"] == summarise(load(files[0]))["per_rank"]
     assert main([str(files[0]), "--out", str(tmp_path / "out")]) == 2  # never overwrites
+
+
+def test_kernels_launched_at_the_end_of_a_group(tmp_path: Path) -> None:
+    """Between ncclGroupStart and ncclGroupEnd the calls only queue: their kernels are launched after them."""
+    for path in write_job(tmp_path, payload=1000):
+        with sqlite3.connect(path) as database:
+            database.execute("UPDATE NVTX_EVENTS SET start = start - 9000, end = start - 1 WHERE domainId = 1")
+    row = summarise(load(tmp_path))["collectives"][0]
+    assert (row["kind"], row["bytes"], row["matched"]) == ("allreduce", 1000, 4)
+
+
+def test_an_identity_that_no_two_ranks_share_makes_no_groups(tmp_path: Path) -> None:
+    for rank, path in enumerate(write_job(tmp_path, payload=1000)):
+        with sqlite3.connect(path) as database:
+            blobs = database.execute("SELECT rowid, binaryData FROM NVTX_EVENTS WHERE binaryData NOT NULL").fetchall()
+            for row, blob in blobs:
+                changed = blob[:32] + bytes([rank + 1]) + blob[33:]
+                database.execute("UPDATE NVTX_EVENTS SET binaryData = ? WHERE rowid = ?", (changed, row))
+    row = summarise(load(tmp_path))["collectives"][0]
+    assert (row["matched"], row["unmatched"], row["group_size"]) == (4, 0, 2)
+
+
+def test_payload_as_hexadecimal_text(tmp_path: Path) -> None:
+    for path in write_job(tmp_path, payload=1000):
+        with sqlite3.connect(path) as database:
+            database.execute("UPDATE NVTX_EVENTS SET binaryData = hex(binaryData) WHERE binaryData NOT NULL")
+    assert summarise(load(tmp_path))["collectives"][0]["bytes"] == 1000

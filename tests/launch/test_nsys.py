@@ -1,5 +1,6 @@
 """The nsys pass: stand-ins for an nsys that misbehaves, and the real one where it is installed."""
 
+import json
 import os
 import shutil
 import signal
@@ -188,3 +189,54 @@ def test_a_link_missing_beside_nsys_is_imported_or_named(tmp_path: Path) -> None
     assert status == 2 and isinstance(failure, dict)
     assert failure["kind"] == "nsys_report_unfinished" and "QdstrmImporter" in failure["message"]
     assert (run_dir / "passes" / "nsys" / "ranks" / "0" / "nsys.qdstrm").exists()
+
+
+SCRIPT = """
+import nvtx
+for step in range(3):
+    with nvtx.annotate("train_step %d" % (step + 5)), nvtx.annotate("forward"):
+        sum(range(100_000))
+"""
+
+
+@needs_nsys
+def test_reports_of_any_job_are_exported_and_analysed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "rank0")]
+    subprocess.run([str(NSYS), "profile", *options, sys.executable, str(tmp_path / "train.py")], check=True)
+    command = [sys.executable, "-m", "rankscope.conf.cli", "analyze", str(tmp_path), "--json", "-", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["source"], summary["steps"]) == ("nsys", [5, 6, 7])
+    assert summary["per_rank"][0]["compute_ms"] > 0
+    assert (tmp_path / "rank0.sqlite").exists()
+
+
+@needs_nsys
+def test_a_raw_recording_becomes_a_report(tmp_path: Path) -> None:
+    assert NSYS is not None
+    importer = nsys_tool.importer(NSYS)
+    if importer is None:
+        pytest.skip("this nsys has no importer")
+    shutil.copytree(NSYS.resolve().parent, tmp_path / "target-linux-x64", symlinks=True)
+    options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "raw")]
+    alone = [str(tmp_path / "target-linux-x64" / "nsys"), "profile", *options, sys.executable, "-c", SCRIPT]
+    subprocess.run(alone, check=True)
+    assert nsys_tool.import_raw(importer, tmp_path / "raw.qdstrm", tmp_path / "whole.nsys-rep") is None
+    assert nsys_tool.export(NSYS, tmp_path / "whole.nsys-rep", tmp_path / "whole.sqlite") is None
+    broken = tmp_path / "broken.qdstrm"
+    broken.write_bytes(b"partial")
+    assert nsys_tool.import_raw(importer, broken, tmp_path / "broken.nsys-rep") is not None
+
+
+@needs_nsys
+def test_a_killed_launcher_leaves_nothing(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    launcher = start_launcher("passes=[nsys]", "profile.active=1000000", f"run_dir={run_dir}")
+    progress = run_dir / "passes" / "nsys" / "ranks" / "0" / "progress.json"
+    wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps", 120)
+    launcher.kill()
+    launcher.communicate()
+    wait_for(lambda: of_run(run_dir) == [], "the ranks and nsys to end")
+    assert all((progress.parents[1] / rank / "nsys.nsys-rep").exists() for rank in "01")
