@@ -64,7 +64,7 @@ def _register_schema() -> None:
 
 def _groups() -> dict[str, list[str]]:
     loader = GlobalHydra.instance().config_loader()
-    names = [name for name in loader.list_groups("") if name != "hydra"]
+    names = [name for name in loader.list_groups("") if name not in ("hydra", "sweep")]  # a sweep is no part of a point
     return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
 
 

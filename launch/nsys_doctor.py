@@ -24,11 +24,15 @@ def checks() -> list[Check]:
     if release is None:
         return [Check(name="nsys", state="fails", detail=f"{nsys} does not state its version", fix=_GET)]
     found = Check(name="nsys", state="works", detail=f"{release} ({nsys})")
-    return [found, _importer(nsys, release), _nvtx(nsys)]
+    proof = _nvtx(nsys)
+    return [found, _importer(nsys, release, imports=proof.state == "works"), proof]
 
 
-def _importer(nsys: Path, release: str) -> Check:
+def _importer(nsys: Path, release: str, *, imports: bool) -> Check:
+    """Say whether raw recordings become reports; `imports`: one just did, wherever the importer lies."""
     importer = nsys_tool.importer(nsys)
+    if importer is None and imports:
+        return Check(name="nsys importer", state="works", detail="nsys made a report of its recording")
     if importer is not None:
         return Check(name="nsys importer", state="works", detail=f"{release} ({importer.parent})")
     beside = nsys.resolve().parent.parent / "host-linux-x64"

@@ -17,10 +17,12 @@ time of a step goes. Nothing starts before the whole configuration is valid.
   rankscope run model=resnet precision=bf16 world_size=8 ddp.bucket_cap_mb=50
   rankscope run passes=[plain] compile=default name=compiled
 
-  rankscope run -m world_size=1,2,4 batch_size=8,16     a sweep: every combination,
-                                       with the one-rank baselines it needs
-  rankscope run -m +sweep=weak         a named sweep: weak, strong, buckets, loader
-  rankscope run --resume SWEEP         its missing and failed points
+  rankscope run -m world_size=1,2,4 batch_size=8,16
+
+  -m              a sweep: every combination of values, and the one-rank
+                  baselines that scaling needs; +sweep=NAME takes a named one:
+                  weak, strong, buckets, loader
+  --resume SWEEP  run the missing and failed points of a sweep
 
   -h, --help      this text
   --cfg           print the composed configuration as YAML, start nothing
