@@ -58,7 +58,7 @@ def _row(point: Point) -> Json:
     known = None if measured is None else measured.steps_ms
     return {
         "id": point.id,
-        "overrides": " ".join(point.overrides),
+        "overrides": " ".join(item for item in point.overrides if not item.startswith("runs_dir=")),
         "status": point.status,
         "baseline": point.baseline,
         "failure": point.failure,
