@@ -17,6 +17,7 @@ import numpy as np
 
 from rankscope.analysis.columns import EXACT_BELOW
 from rankscope.analysis.errors import Level, Notice, UnreadableTraceError
+from rankscope.analysis.event_types import EVENTS, EXACT_EVENTS, Event
 from rankscope.analysis.repair import BOUNDARY, is_counted, joined, repair
 from rankscope.analysis.stream import WINDOW, Stream
 
@@ -29,62 +30,6 @@ _BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _TAIL = 1 << 16
 _UNIQUE = ("distributedInfo", "baseTimeNanoseconds")  # two values of these would move or rename the rank
-
-
-class Args(
-    msgspec.Struct,
-    gc=False,
-    rename={
-        "external_id": "External id",
-        "external_id_before_1_12": "external id",
-        "collective": "Collective name",
-        "in_nelems": "In msg nelems",
-        "out_nelems": "Out msg nelems",
-        "group_size": "Group size",
-        "group": "Process Group Name",
-        "group_ranks": "Process Group Ranks",
-        "seq": "Seq",
-    },
-):
-    """The arguments of an event that the analysis uses; any JSON value may stand there."""
-
-    external_id: Any = None
-    external_id_before_1_12: Any = None
-    correlation: Any = None
-    device: Any = None
-    stream: Any = None
-    bytes: Any = None
-    collective: Any = None
-    in_nelems: Any = None
-    out_nelems: Any = None
-    group_size: Any = None
-    dtype: Any = None
-    group: Any = None
-    group_ranks: Any = None
-    seq: Any = None
-
-
-class Event(msgspec.Struct, gc=False):
-    """One trace event; `ts` and `dur` are microseconds, as numbers or strings."""
-
-    ph: Any = None
-    cat: Any = None
-    name: Any = None
-    ts: Any = None
-    dur: Any = None
-    pid: Any = None
-    tid: Any = None
-    args: Args | None = None
-
-
-class ExactEvent(Event, gc=False):
-    """An event whose time is kept as text: microseconds since 1970 with decimals do not fit a double."""
-
-    ts: msgspec.Raw = msgspec.Raw(b"")
-
-
-_EVENTS = msgspec.json.Decoder(list[Event])
-_EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
 
 
 class EventReader:
@@ -206,9 +151,9 @@ class EventReader:
         return self._salvage(buffer, last=True)
 
     def _decode(self, text: bytes) -> list[Event]:
-        events = _EVENTS.decode(text)
+        events = EVENTS.decode(text)
         if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
-            exact = _EXACT_EVENTS.decode(text)
+            exact = EXACT_EVENTS.decode(text)
             for event in exact:
                 event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
             return list(exact)

@@ -11,7 +11,8 @@ import numpy as np
 from rankscope.analysis import stream
 from rankscope.analysis.columns import Codes, integers, nanoseconds
 from rankscope.analysis.errors import Notice, UnreadableTraceError
-from rankscope.analysis.events import Args, Event, EventReader
+from rankscope.analysis.event_types import Args, Event
+from rankscope.analysis.events import EventReader
 from rankscope.analysis.names import ANNOTATION, DEVICE, is_launch, part_of
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.trace import (

@@ -18,8 +18,10 @@ from rankscope.analysis.collectives import group_name
 from rankscope.analysis.errors import Notice
 from rankscope.analysis.loader import loader_waits
 from rankscope.analysis.names import bus_factor
+from rankscope.analysis.numbers import known_of, mean_of, median_of, ms, sum_of, us
 from rankscope.analysis.pipeline import Analysis
-from rankscope.analysis.table import UNKNOWN, Column, Table
+from rankscope.analysis.reasons import clock_notices, null_reasons
+from rankscope.analysis.table import UNKNOWN, Table
 from rankscope.conf import ConfigError, RunConfig, load_config
 
 SCHEMA = 1
@@ -46,8 +48,8 @@ def summarise(analysis: Analysis) -> Json:
     from_plain = _plain(analysis, config, notices)
     witness = second_witness(analysis, notices)
     agreed = None if witness is None else agreement(analysis, witness, notices)
-    notices += _clock_notices(analysis)
-    notices += _null_reasons(analysis)
+    notices += clock_notices(analysis)
+    notices += null_reasons(analysis)
     return {
         "schema": SCHEMA,
         "status": status(analysis, notices),
@@ -102,18 +104,18 @@ def status(analysis: Analysis, notices: Sequence[Notice]) -> str:
 def _alignment(analysis: Analysis) -> Json:
     clock = analysis.alignment
     known = len(clock.residual_ns) > 0
-    percentile = {f"p{q}": _us(float(np.percentile(clock.residual_ns, q))) if known else None for q in (50, 95)}
+    percentile = {f"p{q}": us(float(np.percentile(clock.residual_ns, q))) if known else None for q in (50, 95)}
     return {
         "method": clock.method,
         "reference_rank": clock.reference_rank,
-        "offset_us": {str(rank): _us(offset) for rank, offset in clock.offset_ns.items()},
+        "offset_us": {str(rank): us(offset) for rank, offset in clock.offset_ns.items()},
         "drift_ppm": {
             str(rank): round(clock.drift[rank] * 1e6, 3) if rank in clock.drift else None for rank in clock.offset_ns
         },
         "residual_us": percentile,
-        "end_spread_us": {"p50": _us(float(np.median(clock.spread_ns))) if known else None},
-        "error_bound_us": None if clock.bound_ns is None else _us(clock.bound_ns),
-        "feasible_width_us": None if clock.feasible_width_ns is None else _us(clock.feasible_width_ns),
+        "end_spread_us": {"p50": us(float(np.median(clock.spread_ns))) if known else None},
+        "error_bound_us": None if clock.bound_ns is None else us(clock.bound_ns),
+        "feasible_width_us": None if clock.feasible_width_ns is None else us(clock.feasible_width_ns),
         "causality_violations": clock.causality_violations,
         "unaligned_ranks": sorted(clock.unaligned),
     }
@@ -128,31 +130,31 @@ def _per_rank(analysis: Analysis) -> list[Json]:
             continue
         own = table.take(places[data.rank])
         comm = float(own["comm_ns"].sum())
-        transfer, exposed_transfer = _sum(own["transfer_ns"]), _sum(own["exposed_transfer_ns"])
+        transfer, exposed_transfer = sum_of(own["transfer_ns"]), sum_of(own["exposed_transfer_ns"])
         waited = own["data_wait_ns"]
         rows.append(
             {
                 "rank": data.rank,
-                "step_ms": _mean(own["step_ns"]),
-                "compute_ms": _mean(own["compute_ns"]),
-                "comm_ms": _mean(own["comm_ns"]),
-                "wait_ms": _mean(own["wait_ns"]),
-                "transfer_ms": _mean(own["transfer_ns"]),
-                "exposed_comm_ms": _mean(own["exposed_comm_ns"]),
-                "exposed_wait_ms": _mean(own["exposed_wait_ns"]),
-                "exposed_transfer_ms": _mean(own["exposed_transfer_ns"]),
+                "step_ms": mean_of(own["step_ns"]),
+                "compute_ms": mean_of(own["compute_ns"]),
+                "comm_ms": mean_of(own["comm_ns"]),
+                "wait_ms": mean_of(own["wait_ns"]),
+                "transfer_ms": mean_of(own["transfer_ns"]),
+                "exposed_comm_ms": mean_of(own["exposed_comm_ns"]),
+                "exposed_wait_ms": mean_of(own["exposed_wait_ns"]),
+                "exposed_transfer_ms": mean_of(own["exposed_transfer_ns"]),
                 "overlap_ratio": round(1 - float(own["exposed_comm_ns"].sum()) / comm, 6) if comm else None,
                 "transfer_overlap_ratio": None
                 if not transfer or exposed_transfer is None
                 else round(1 - exposed_transfer / transfer, 6),
-                "copy_ms": _mean(own["copies_ns"]),
-                "data_wait_ms": _mean(waited),
-                "data_stall_ms": _mean(own["data_stall_ns"]),
-                "host_gap_ms": _mean(own["host_gap_ns"]),
+                "copy_ms": mean_of(own["copies_ns"]),
+                "data_wait_ms": mean_of(waited),
+                "data_stall_ms": mean_of(own["data_stall_ns"]),
+                "host_gap_ms": mean_of(own["host_gap_ns"]),
                 "gpu_busy_ratio": round(float(own["busy_ns"].sum()) / float(own["step_ns"].sum()), 6)
                 if data.mode == "device"
                 else None,
-                "breakdown_ms": {part: _mean(own[f"{part}_ns"]) for part in PARTS},
+                "breakdown_ms": {part: mean_of(own[f"{part}_ns"]) for part in PARTS},
             }
         )
         if not data.sees_communication and analysis.world_size > 1:
@@ -173,7 +175,7 @@ def _collectives(analysis: Analysis) -> list[Json]:
         own = calls.take(places[number])
         name = calls.words["kind"][kind] if kind >= 0 else "unknown"
         matched = own.take(own["matched"])
-        clockfree = _known(matched["transfer_clockfree_ns"])
+        clockfree = known_of(matched["transfer_clockfree_ns"])
         ranks = int(own["group_size"].max()) if (own["group_size"] > 0).any() else int(own["members"].max())
         transfer = float(np.median(clockfree)) if len(clockfree) else None
         sized = size != UNKNOWN and transfer is not None and transfer > 0 and ranks > 1
@@ -184,10 +186,10 @@ def _collectives(analysis: Analysis) -> list[Json]:
                 "bytes": None if size == UNKNOWN else size,
                 "count": len(np.unique(matched["call"])) + int((~own["matched"]).sum()),
                 "group_size": ranks or None,
-                "transfer_ms_p50": _median(matched["transfer_ns"]),
-                "transfer_clockfree_ms_p50": _ms(transfer),
-                "wait_ms_p50": _median(matched["wait_ns"]),
-                "duration_ms_p50": _median(own["end"] - own["start"]),
+                "transfer_ms_p50": median_of(matched["transfer_ns"]),
+                "transfer_clockfree_ms_p50": ms(transfer),
+                "wait_ms_p50": median_of(matched["wait_ns"]),
+                "duration_ms_p50": median_of(own["end"] - own["start"]),
                 "busbw_GBs": round(size / transfer * bus_factor(name, ranks), 3) if sized and transfer else None,
                 "matched": len(np.unique(matched["call"])),
                 "unmatched": int((~own["matched"]).sum()),
@@ -209,7 +211,7 @@ def _stragglers(analysis: Analysis, confirmed: bool | None) -> Json:
         "rank": verdict.rank,
         "cause": verdict.cause,
         "cause_share": verdict.cause_share,
-        "lateness_ms": _ms(verdict.lateness_ns),
+        "lateness_ms": ms(verdict.lateness_ns),
         "steps_late": len(verdict.per_step),
         "steps_judged": verdict.steps_judged,
         "slowdown": slowdown,
@@ -219,7 +221,7 @@ def _stragglers(analysis: Analysis, confirmed: bool | None) -> Json:
             {
                 "step": item.step,
                 "rank": item.rank,
-                "lateness_ms": _ms(item.lateness_ns),
+                "lateness_ms": ms(item.lateness_ns),
                 "cause": _cause(item.excess_ns),
             }
             for item in verdict.per_step
@@ -289,67 +291,7 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
     }
 
 
-# --- notices -------------------------------------------------------------------------------------------------
-
 _DISTORTED = 1.15  # times the plain step from which on a traced step is no picture of it
-_OFFSET_WORTH_SAYING = 1_000_000  # ns
-
-
-def _clock_notices(analysis: Analysis) -> list[Notice]:
-    clock, notices = analysis.alignment, []
-    for rank, offset in clock.offset_ns.items():
-        if abs(offset) >= _OFFSET_WORTH_SAYING:
-            way = "ahead of" if offset > 0 else "behind"
-            text = (
-                f"rank {rank}: its clock is {abs(offset) * 1e-6:.3f} ms {way} rank {clock.reference_rank}'s; corrected"
-            )
-            notices.append(Notice(kind="clock_offset", rank=rank, message=text, details={"offset_us": offset / 1000}))
-    for rank in sorted(clock.unaligned) if clock.method != "none" else []:
-        text = f"rank {rank}: shares no synchronising collective with the others; its clock cannot be compared"
-        notices.append(Notice(kind="unaligned_rank", rank=rank, message=text))
-    return notices
-
-
-def _null_reasons(analysis: Analysis) -> list[Notice]:
-    notices = []
-    lost = analysis.calls.take(~analysis.calls["matched"])
-    in_steps = lost.take(np.isin(lost["step"], analysis.steps_analysed))
-    if len(in_steps) and not analysis.missing_ranks and analysis.world_size > 1:
-        text = f"{len(in_steps)} collective records have no partner: their wait and transfer are null"
-        notices.append(Notice(kind="unmatched_collectives", message=text, details={"count": len(in_steps)}))
-    if not analysis.steps_analysed:
-        text = "no whole step: per-step numbers are null; totals hold for the whole window"
-        notices.append(Notice(kind="no_analysed_steps", level="info", message=text))
-    return notices
-
-
-# --- numbers -------------------------------------------------------------------------------------------------
-
-
-def _known(values: Column) -> Column:
-    return np.asarray(values[values != UNKNOWN])
-
-
-def _sum(values: Column) -> float | None:
-    return None if (values == UNKNOWN).any() else float(values.sum())
-
-
-def _mean(values: Column) -> float | None:
-    """Return the mean (ms); null when a step's value is unknown."""
-    return None if (values == UNKNOWN).any() else _ms(float(values.mean()))
-
-
-def _median(values: Column) -> float | None:
-    known = _known(values)
-    return _ms(float(np.median(known))) if len(known) else None
-
-
-def _ms(nanoseconds: float | None) -> float | None:
-    return None if nanoseconds is None else round(float(nanoseconds) * 1e-6, 6)
-
-
-def _us(nanoseconds: float) -> float:
-    return round(float(nanoseconds) * 1e-3, 3)
 
 
 def tables(analysis: Analysis) -> dict[str, Table]:

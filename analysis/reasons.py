@@ -1,0 +1,38 @@
+"""Why numbers of a summary are null, and what was corrected: an `Analysis` in, notices out."""
+
+import numpy as np
+
+from rankscope.analysis.errors import Notice
+from rankscope.analysis.pipeline import Analysis
+
+_OFFSET_WORTH_SAYING = 1_000_000  # ns
+
+
+def clock_notices(analysis: Analysis) -> list[Notice]:
+    """Name clocks that were corrected by more than a millisecond, or cannot be compared."""
+    clock, notices = analysis.alignment, []
+    for rank, offset in clock.offset_ns.items():
+        if abs(offset) >= _OFFSET_WORTH_SAYING:
+            way = "ahead of" if offset > 0 else "behind"
+            text = (
+                f"rank {rank}: its clock is {abs(offset) * 1e-6:.3f} ms {way} rank {clock.reference_rank}'s; corrected"
+            )
+            notices.append(Notice(kind="clock_offset", rank=rank, message=text, details={"offset_us": offset / 1000}))
+    for rank in sorted(clock.unaligned) if clock.method != "none" else []:
+        text = f"rank {rank}: shares no synchronising collective with the others; its clock cannot be compared"
+        notices.append(Notice(kind="unaligned_rank", rank=rank, message=text))
+    return notices
+
+
+def null_reasons(analysis: Analysis) -> list[Notice]:
+    """Say why waits, transfers or per-step numbers are null."""
+    notices = []
+    lost = analysis.calls.take(~analysis.calls["matched"])
+    in_steps = lost.take(np.isin(lost["step"], analysis.steps_analysed))
+    if len(in_steps) and not analysis.missing_ranks and analysis.world_size > 1:
+        text = f"{len(in_steps)} collective records have no partner: their wait and transfer are null"
+        notices.append(Notice(kind="unmatched_collectives", message=text, details={"count": len(in_steps)}))
+    if not analysis.steps_analysed:
+        text = "no whole step: per-step numbers are null; totals hold for the whole window"
+        notices.append(Notice(kind="no_analysed_steps", level="info", message=text))
+    return notices
