@@ -40,6 +40,7 @@ _ADVICE = {
     "ddp.bucket_cap_mb, or ddp.comm_hook=bf16",
     "host_gap": "the GPU waits for launches: compile=reduce-overhead (CUDA graphs), larger batches, or fewer "
     "synchronising calls in the loop",
+    "host_gap_cpu": "nothing computes while Python runs between operators: larger batches, or compile=default",
     "copy": "the GPU waits for copies: data.pin_memory=true and data.non_blocking=true",
     "straggler_compute": "this rank computes longer: compare its batches' sizes, clocks, temperature and neighbours",
     "straggler_data": "this rank's loader is slower: look at its workers, its storage, its share of the CPU",
@@ -51,7 +52,7 @@ _ADVICE = {
 }
 
 
-def find(steps: Table, verdict: Verdict, limits: Limits) -> list[Finding]:
+def find(steps: Table, verdict: Verdict, limits: Limits, *, gpu: bool = True) -> list[Finding]:
     """Return the findings over the analysed steps (one row a step and rank), the costliest first."""
     if not len(steps):
         return []
@@ -64,6 +65,9 @@ def find(steps: Table, verdict: Verdict, limits: Limits) -> list[Finding]:
         _exposed(steps, step_ns, limits),
     ]
     kept = [finding for finding in found if finding is not None]
+    if not gpu:
+        advice = _ADVICE["host_gap_cpu"]
+        kept = [msgspec.structs.replace(f, advice=advice) if f.id == "host_gap" else f for f in kept]
     return sorted(kept, key=lambda finding: -(finding.recoverable_ms or 0))
 
 

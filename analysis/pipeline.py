@@ -186,7 +186,7 @@ def _analyse(
         steps_analysed=chosen,
         steps_judged=judged,
         verdict=verdict,
-        findings=findings.find(counted, verdict, options.limits),
+        findings=findings.find(counted, verdict, options.limits, gpu=all(item.mode == "device" for item in data)),
         options=options,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from rankscope.analysis.breakdown import PARTS
-from rankscope.analysis.show import byte_size, verdict_sentence, warning_lines
+from rankscope.analysis.show import byte_size, slowdown, verdict_sentence, warning_lines
 from rankscope.conf import RunDir
 
 Json = dict[str, Any]
@@ -20,6 +20,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
     environment.filters |= {
         "ms": lambda value: "?" if value is None else f"{value:.2f}",
         "percent": lambda value: "-" if value is None else f"{value:.0%}",
+        "slowdown": lambda value: slowdown("torch.profiler", value),
         "size": lambda value: "?" if value is None else byte_size(value),
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
     }
