@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -141,6 +142,15 @@ def test_a_trace_says_whose_it_is(run: RunDir) -> None:
         assert trace["distributedInfo"]["rank"] == rank.rank
         for key in ("rank", "host", "boot_id", "config_hash"):
             assert trace[f"rankscope_{key}"] == info[key]
+
+
+def test_tensorboard_finds_the_traces_and_they_hold_no_path(run: RunDir) -> None:
+    """torch-tb-profiler looks for `<worker>.<number>.pt.trace.json.gz` in one folder."""
+    for rank in run.for_pass("torch").ranks():
+        link = rank.tensorboard(rank.trace)
+        assert re.fullmatch(r"rank\d+\.\d+\.pt\.trace\.json\.gz", link.name)
+        assert link.resolve() == rank.trace.resolve()
+        assert read_trace(rank)["traceName"] == f"rank{rank.rank}/trace.json.gz"
 
 
 def test_key_averages_agree_with_the_trace(run: RunDir) -> None:
