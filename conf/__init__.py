@@ -1,7 +1,8 @@
 """What a run is and where its files lie: the schema, the run folder, the command table, and the YAML groups."""
 
+from rankscope.conf.messages import ConfigError
 from rankscope.conf.run_dir import LAYOUT_VERSION, PassDir, RankDir, RunDir, RunDirError
-from rankscope.conf.schema import ConfigError, RunConfig, load_config, parse_config, save_config
+from rankscope.conf.schema import RunConfig, load_config, parse_config, save_config
 
 __all__ = [
     "LAYOUT_VERSION",

@@ -10,6 +10,10 @@ import msgspec
 _PATH = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
 
 
+class ConfigError(ValueError):
+    """A configuration that cannot run; the message names the key, the value and what is allowed."""
+
+
 def describe(error: msgspec.ValidationError, data: Mapping[str, Any], schema: type) -> str:
     """Return the one line for `error`, raised when `data` was converted to `schema`."""
     match = _PATH.match(str(error))

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from rankscope.conf.schema import ProfileConfig
+from rankscope.conf.sections import ProfileConfig
 from rankscope.harness.nvtx_ranges import CAPTURE, Emitter, PackageEmitter, TorchEmitter
 from rankscope.harness.process_group import RankContext
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from rankscope.conf.schema import ConfigError, RunConfig
+from rankscope.conf.messages import ConfigError
+from rankscope.conf.schema import RunConfig
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

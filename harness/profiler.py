@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from rankscope.conf.files import replacing, write_text
 from rankscope.conf.run_dir import RankDir
-from rankscope.conf.schema import ProfileConfig
+from rankscope.conf.sections import ProfileConfig
 from rankscope.harness.process_group import RankContext
 
 _TAIL = 1 << 14  # bytes at the end of a trace that hold what follows its events

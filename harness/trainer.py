@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from rankscope.conf.schema import DdpConfig, OptimizerConfig, RunConfig
+from rankscope.conf.schema import RunConfig
+from rankscope.conf.sections import DdpConfig, OptimizerConfig
 from rankscope.harness.data import Batches
 from rankscope.harness.faults import Fault
 from rankscope.harness.process_group import RankContext

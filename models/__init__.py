@@ -4,7 +4,7 @@
 a throughput report need to know of it.
 """
 
-from rankscope.conf.schema import ModelConfig
+from rankscope.conf.sections import ModelConfig
 from rankscope.models import gpt, mlp, resnet
 from rankscope.models.base import ReferenceModel, SampleSpec
 

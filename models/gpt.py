@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rankscope.conf.schema import ModelConfig
+from rankscope.conf.sections import ModelConfig
 from rankscope.models.base import ReferenceModel, SampleSpec
 from rankscope.models.checkpointing import run_block
 

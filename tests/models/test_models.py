@@ -5,7 +5,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from rankscope.conf.schema import ModelConfig
+from rankscope.conf.sections import ModelConfig
 from rankscope.models import ReferenceModel, build_model
 from rankscope.models.gpt import SIZES as GPT_SIZES
 
