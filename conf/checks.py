@@ -1,0 +1,85 @@
+"""What no single setting can say: which values fit one another. A `RunConfig` in, `ConfigError` where it cannot run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankscope.conf.messages import ConfigError
+
+if TYPE_CHECKING:
+    from rankscope.conf.schema import RunConfig
+
+
+def check(config: RunConfig) -> None:
+    """Raise `ConfigError` with one line that tells what to change."""
+    for one in (_check_batch, _check_world, _check_names, _check_data, _check_nsys):
+        one(config)
+
+
+def _check_batch(config: RunConfig) -> None:
+    if (config.batch_size is None) == (config.global_batch_size is None):
+        raise ConfigError(
+            f"batch_size={config.batch_size} and global_batch_size={config.global_batch_size}: "
+            "set exactly one of them and the other to null"
+        )
+    whole, parts = config.global_batch_size, config.world_size * config.gradient_accumulation
+    if whole is not None and whole % parts:
+        raise ConfigError(
+            f"global_batch_size={whole}: must be a multiple of world_size x gradient_accumulation = {parts}"
+        )
+
+
+def _check_world(config: RunConfig) -> None:
+    if not config.ddp.enabled and config.world_size > 1:
+        raise ConfigError(
+            f"ddp.enabled=false with world_size={config.world_size}: "
+            "the baseline without DDP is one process; use world_size=1"
+        )
+    if config.world_size % config.launch.nnodes:
+        raise ConfigError(f"world_size={config.world_size}: must be a multiple of launch.nnodes={config.launch.nnodes}")
+    if config.backend == "nccl" and config.device == "cpu":
+        raise ConfigError("backend=nccl with device=cpu: NCCL moves GPU memory only; use backend=gloo")
+    if config.ddp.comm_hook == "bf16" and (config.device == "cpu" or config.backend == "gloo"):
+        raise ConfigError("ddp.comm_hook=bf16: torch offers this hook with NCCL only; use fp16, or device=cuda")
+    if config.precision.name == "fp16" and config.device == "cpu":
+        raise ConfigError("precision=fp16 with device=cpu: fp16 needs a GPU; use precision=bf16 or fp32")
+    if config.scenario.fault != "none" and config.scenario.rank >= config.world_size:
+        raise ConfigError(
+            f"scenario.rank={config.scenario.rank}: allowed are 0 to {config.world_size - 1} "
+            f"(world_size={config.world_size})"
+        )
+
+
+def _check_nsys(config: RunConfig) -> None:
+    nsys = config.nsys
+    beyond = [rank for rank in nsys.ranks if rank >= config.world_size] if isinstance(nsys.ranks, list) else []
+    if beyond or nsys.ranks == []:
+        raise ConfigError(
+            f"nsys.ranks={nsys.ranks}: allowed are all, one_per_host, or ranks from 0 to {config.world_size - 1}"
+        )
+    if "nvtx" not in nsys.traces:
+        raise ConfigError(f"nsys.traces={nsys.traces}: must hold nvtx, which names the steps")
+
+
+def _check_names(config: RunConfig) -> None:
+    if not config.name or Path(config.name).name != config.name or config.name.startswith("."):
+        raise ConfigError(f"name={config.name!r}: must be a plain folder name, without '/' or a leading dot")
+    if not config.passes or len(set(config.passes)) != len(config.passes):
+        raise ConfigError(f"passes={config.passes}: name at least one pass, each once")
+
+
+def _check_data(config: RunConfig) -> None:
+    kinds = {"gpt": ("synthetic", "tokens"), "resnet": ("synthetic", "images"), "mlp": ("synthetic",)}
+    allowed = kinds[config.model.name]
+    if config.data.name not in allowed:
+        raise ConfigError(f"data={config.data.name}: model={config.model.name} takes data={' or '.join(allowed)}")
+    if config.model.channels_last and config.model.name != "resnet":
+        raise ConfigError(f"model.channels_last=true: only for model=resnet, not {config.model.name}")
+    batch = config.rank_batch_size * config.world_size
+    if config.data.samples < batch:
+        raise ConfigError(
+            f"data.samples={config.data.samples}: fewer than one batch of all ranks ({batch} samples); raise it"
+        )
+    if config.data.persistent_workers and config.num_workers == 0:
+        raise ConfigError("data.persistent_workers=true with num_workers=0: there is no worker to keep")

@@ -1,0 +1,116 @@
+"""The groups of settings of a run: one immutable struct each, every key with its default and its allowed values."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A group of settings; an unknown key in it is an error."""
+
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """A reference model by name and named size; see `rankscope.models` for what each size holds."""
+
+    name: Literal["gpt", "resnet", "mlp"] = "gpt"
+    size: Literal["tiny", "small", "medium", "large", "xl"] = "tiny"
+    activation_checkpointing: bool = False
+    channels_last: bool = False  # convolutional models only
+
+
+class DataConfig(Section, frozen=True, kw_only=True):
+    """Where batches come from and how the loader hands them over (`num_workers` is a top-level key)."""
+
+    name: Literal["synthetic", "tokens", "images"] = "synthetic"
+    root: str = "data"  # data sets on disk are made here once, and reused
+    samples: Count = 16384  # of an epoch, over all ranks; when they are used up the loader starts again
+    prefetch_factor: Count = 2  # batches a worker prepares ahead; needs workers
+    persistent_workers: bool = False
+    pin_memory: bool = True  # ignored without a GPU
+    non_blocking: bool = True
+
+
+class DdpConfig(Section, frozen=True, kw_only=True):
+    """DistributedDataParallel and its levers; `enabled: false` is the plain single-process baseline."""
+
+    enabled: bool = True
+    bucket_cap_mb: Positive = 25.0
+    static_graph: bool = False
+    find_unused_parameters: bool = False
+    gradient_as_bucket_view: bool = True
+    broadcast_buffers: bool = True
+    comm_hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
+    powersgd_rank: Count = 4
+
+
+class PrecisionConfig(Section, frozen=True, kw_only=True):
+    """Arithmetic: fp32 (TF32 off), tf32, bf16 autocast, or fp16 autocast with a GradScaler."""
+
+    name: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+
+
+class OptimizerConfig(Section, frozen=True, kw_only=True):
+    """The optimizer and which of torch's implementations runs it."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    impl: Literal["foreach", "fused", "forloop"] = "foreach"
+    lr: Positive = 3e-4
+    weight_decay: NotNegative = 0.0
+
+
+class ProfileConfig(Section, frozen=True, kw_only=True):
+    """torch.profiler: its schedule and what it records beside times."""
+
+    wait: Natural = 2
+    warmup: Natural = 2
+    active: Count = 4
+    repeat: Count = 1
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_stack: bool = False
+    with_flops: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Steps that the whole schedule needs."""
+        return (self.wait + self.warmup + self.active) * self.repeat
+
+
+class NsysConfig(Section, frozen=True, kw_only=True):
+    """Nsight Systems: what it traces, on which ranks, and further arguments of `nsys profile`.
+
+    It records the active steps of the first cycle of `profile`.
+    """
+
+    program: str | None = None  # null: on PATH, else where the CUDA toolkit or Nsight Compute put it
+    traces: list[str] = msgspec.field(default_factory=lambda: ["cuda", "nvtx"])  # cuda only counts on a GPU
+    ranks: Literal["all", "one_per_host"] | list[Natural] = "all"
+    extra_args: list[str] = []
+
+
+class LaunchConfig(Section, frozen=True, kw_only=True):
+    """How torchrun is started and how long a pass may take."""
+
+    nnodes: Count = 1
+    rdzv_endpoint: str = "localhost:0"  # port 0: a free one each time
+    timeout_s: Positive = 1800.0  # for a whole pass
+    stall_timeout_s: Positive = 300.0  # longest time without progress of any rank
+    grace_s: Positive = 15.0  # between asking the ranks to stop and killing them
+    min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
+
+
+class ScenarioConfig(Section, frozen=True, kw_only=True):
+    """A fault planted on purpose: on one rank, from one step on, so that findings can be proved.
+
+    `raise`, `exit`, `kill`, `hang` and `oom` end the rank at `step`; the others slow it by `ms` in every step.
+    """
+
+    fault: Literal["none", "compute", "host", "data", "raise", "exit", "kill", "hang", "oom", "no_trace"] = "none"
+    rank: Natural = 0
+    step: Natural = 0
+    ms: NotNegative = 0.0
