@@ -16,6 +16,7 @@ from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.report import report
 from rankscope.analysis.show import show
 from rankscope.analysis.summary import Json, error_summary, summarise, tables
+from rankscope.analysis.untraced import show_untraced, summarise_untraced
 from rankscope.conf import RunDir
 from rankscope.conf.files import replacing, write_json, write_text
 
@@ -89,6 +90,9 @@ def analyze(
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces or of Nsight Systems reports, or such files.
     """
     console = Console(stderr=json_file == Path("-"), highlight=False)
+    untraced = summarise_untraced(paths)
+    if untraced is not None:
+        return _untraced(untraced, paths, out, json_file, console, quiet=quiet)
     try:
         options = Options(
             cache=not no_cache,
@@ -118,6 +122,20 @@ def analyze(
         click.echo(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True)
         return NO_NUMBERS
     return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
+
+
+def _untraced(
+    summary: Json, paths: tuple[Path, ...], out: Path | None, json_file: Path | None, console: Console, *, quiet: bool
+) -> int:
+    """Say what a run without a traced pass has to say."""
+    if not quiet:
+        show_untraced(summary, console)
+    folder = _folder(paths, out)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "summary.json", summary)
+    _write_json(summary, json_file)
+    return OK
 
 
 def main(argv: list[str]) -> int:

@@ -47,11 +47,15 @@ def show_sweep(summary: Json, console: Console) -> None:
     """Print the points and efficiencies; fits 80 columns."""
     found = {item["id"]: item for item in summary["efficiency"]}
     table = Table(box=None, title="Points of the sweep", title_justify="left")
+    several = any(point["job"] for point in summary["points"])
+    if several:
+        table.add_column("job")
     for name in ("ranks", "batch", "DDP", "step ms", "samples/s", "weak", "strong", "memory", "status"):
         table.add_column(name, justify="left" if name in ("DDP", "status") else "right")
     for point in summary["points"]:
         scaling = found.get(point["id"], {})
         table.add_row(
+            *([_text(point["job"], "{}")] if several else []),
             *(_text(point[name], "{}") for name in ("world_size", "rank_batch", "ddp")),
             _text(point["step_ms"], "{:.2f}"),
             _text(point["samples_per_s"], "{:.1f}"),
@@ -62,10 +66,24 @@ def show_sweep(summary: Json, console: Console) -> None:
     console.print(table)
     if any(point["baseline"] for point in summary["points"]):
         console.print("+: a baseline that the sweep added", style="dim")
+    if summary["latency"]:
+        console.print(latency_table(summary["latency"]))
     for line in summary["advice"]:
         console.print(line, style="bold")
     for notice in summary["warnings"]:
         console.print(notice["message"], style="yellow")
+
+
+def latency_table(rows: list[Json]) -> Table:
+    """Return the latency curves as a table within 80 columns."""
+    table = Table(box=None, title="Latency of one replica", title_justify="left")
+    for name in ("curve", "batch", "p50 ms", "p95 ms", "p99 ms", "samples/s", ""):
+        table.add_column(name, justify="left" if name in ("curve", "") else "right")
+    for row in rows:
+        times = (_text(row[name], "{:.2f}") for name in ("p50_ms", "p95_ms", "p99_ms"))
+        knee = "knee" if row["knee"] else ""
+        table.add_row(row["curve"], str(row["batch"]), *times, f"{row['samples_per_s']:.1f}", knee)
+    return table
 
 
 @click.command("rankscope compare")

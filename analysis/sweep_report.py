@@ -12,8 +12,9 @@ from typing import Any
 import jinja2
 import msgspec
 
+from rankscope.analysis import jobs, latency
 from rankscope.analysis.points import Point
-from rankscope.analysis.scaling import advice, efficiencies, interval, waterfalls
+from rankscope.analysis.scaling import Measured, advice, efficiencies, interval, waterfalls
 from rankscope.analysis.show import byte_size
 from rankscope.conf.files import replacing, write_json, write_text
 
@@ -24,6 +25,7 @@ CAPTIONS = {
     "throughput": "Throughput of a rank over its batch",
     "breakdown": "Where each point's step goes",
     "waterfall": "From the ideal step to the measured one, for the points that lose most",
+    "latency": "Throughput over the time that a batch takes to be answered; ring: the knee",
     "step_time": "Step time over ranks and batch",
 }
 
@@ -31,6 +33,7 @@ CAPTIONS = {
 def summarise_sweep(points: Sequence[Point], target: float) -> Json:
     """Return the report as plain values: points, efficiencies, waterfalls, advice, what is not known."""
     measured = [point.measured for point in points if point.measured is not None]
+    answers = latency_rows(points)
     by_id = {item.id: item for item in measured}
     labels = {point.id: point.label for point in points}
     efficiency = [
@@ -44,12 +47,31 @@ def summarise_sweep(points: Sequence[Point], target: float) -> Json:
     ]
     return {
         "schema": 1,
-        "points": [_row(point) for point in points],
+        "points": _rows(points),
         "efficiency": efficiency,
         "waterfalls": falls,
-        "advice": advice(measured, target),
+        "latency": [msgspec.structs.asdict(row) for row in answers],
+        "advice": [*advice(trained(points), target), *latency.advice(answers)],
         "warnings": _notices(points, efficiency),
     }
+
+
+def trained(points: Sequence[Point]) -> list[Measured]:
+    """Return the points whose steps scale with ranks: all but those that measure the latency of one replica."""
+    return [p.measured for p in points if p.measured and p.config and p.config.mode != "inference"]
+
+
+def latency_rows(points: Sequence[Point]) -> list[latency.Latency]:
+    """Return the latency curves of a sweep's inference points; none without such points."""
+    return latency.curves([p.measured for p in points if p.measured and p.config and p.config.mode == "inference"])
+
+
+def _rows(points: Sequence[Point]) -> list[Json]:
+    """Return a row a point; its job is null where all points are of one job."""
+    measured = [point.measured for point in points if point.measured is not None]
+    names = jobs.names([item.job for item in measured])
+    known = {item.id: name for item, name in zip(measured, names, strict=True)} if len(set(names)) > 1 else {}
+    return [{**_row(point), "job": known.get(point.id)} for point in points]
 
 
 def _row(point: Point) -> Json:
@@ -100,7 +122,9 @@ def write_report(summary: Json, points: Sequence[Point], folder: Path, title: st
     measured = [point.measured for point in points if point.measured is not None]
     drawn = {
         name: plots.png(figure)
-        for name, figure in plots.figures(points, efficiencies(measured), waterfalls(measured)).items()
+        for name, figure in plots.figures(
+            points, efficiencies(measured), waterfalls(measured), latency_rows(points)
+        ).items()
     }
     for part in ("tables", "figures"):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -117,7 +141,7 @@ def write_report(summary: Json, points: Sequence[Point], folder: Path, title: st
 def _write_tables(summary: Json, folder: Path) -> None:
     import pandas as pd
 
-    for name in ("points", "efficiency", "waterfalls"):
+    for name in ("points", "efficiency", "waterfalls", "latency"):
         frame = pd.json_normalize(summary[name], sep=".")
         if frame.empty:
             continue
@@ -152,6 +176,8 @@ def render(template: str, summary: Json, title: str, images: dict[str, str] | No
         efficiency=summary["efficiency"],
         waterfalls=summary["waterfalls"],
         losses=losses,
+        latency=summary["latency"],
+        several_jobs=any(point["job"] for point in summary["points"]),
         advice=summary["advice"],
         notices=[notice["message"] for notice in summary["warnings"]],
         figures=images or {},
