@@ -45,25 +45,7 @@ def report(sweep: Path, out: Path | None, target: float, allow_partial: bool) ->
 
 def show_sweep(summary: Json, console: Console) -> None:
     """Print the points and efficiencies; fits 80 columns."""
-    found = {item["id"]: item for item in summary["efficiency"]}
-    table = Table(box=None, title="Points of the sweep", title_justify="left")
-    several = any(point["job"] for point in summary["points"])
-    if several:
-        table.add_column("job")
-    for name in ("ranks", "batch", "DDP", "step ms", "samples/s", "weak", "strong", "memory", "status"):
-        table.add_column(name, justify="left" if name in ("DDP", "status") else "right")
-    for point in summary["points"]:
-        scaling = found.get(point["id"], {})
-        table.add_row(
-            *([_text(point["job"], "{}")] if several else []),
-            *(_text(point[name], "{}") for name in ("world_size", "rank_batch", "ddp")),
-            _text(point["step_ms"], "{:.2f}"),
-            _text(point["samples_per_s"], "{:.1f}"),
-            *(_text(scaling.get(name), "{:.1%}") for name in ("weak", "strong")),
-            "-" if point["memory_peak_bytes"] is None else byte_size(point["memory_peak_bytes"]),
-            point["status"] + (" +" if point["baseline"] else ""),
-        )
-    console.print(table)
+    console.print(points_table(summary))
     if any(point["baseline"] for point in summary["points"]):
         console.print("+: a baseline that the sweep added", style="dim")
     if summary["latency"]:
@@ -72,6 +54,35 @@ def show_sweep(summary: Json, console: Console) -> None:
         console.print(line, style="bold")
     for notice in summary["warnings"]:
         console.print(notice["message"], style="yellow")
+
+
+def points_table(summary: Json) -> Table:
+    """Return the points as a table; a column that no point has a value for is left out."""
+    scaling = {item["id"]: item for item in summary["efficiency"]}
+    columns: dict[str, list[str]] = {}
+    for point in summary["points"]:
+        memory, found = point["memory_peak_bytes"], scaling.get(point["id"], {})
+        row = {
+            "job": _text(point["job"], "{}"),
+            "ranks": _text(point["world_size"], "{}"),
+            "batch": _text(point["rank_batch"], "{}"),
+            "DDP": _text(point["ddp"], "{}"),
+            "step ms": _text(point["step_ms"], "{:.2f}"),
+            "samples/s": _text(point["samples_per_s"], "{:.1f}"),
+            "weak": _text(found.get("weak"), "{:.1%}"),
+            "strong": _text(found.get("strong"), "{:.1%}"),
+            "memory": "-" if memory is None else byte_size(memory),
+            "status": point["status"] + (" +" if point["baseline"] else ""),
+        }
+        for name, text in row.items():
+            columns.setdefault(name, []).append(text)
+    shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
+    table = Table(box=None, title="Points of the sweep", title_justify="left")
+    for name in shown:
+        table.add_column(name, justify="left" if name in ("job", "DDP", "status") else "right")
+    for texts in zip(*shown.values(), strict=True):
+        table.add_row(*texts)
+    return table
 
 
 def latency_table(rows: list[Json]) -> Table:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from rankscope.harness.data import Batches
-from rankscope.harness.faults import Fault
+from rankscope.harness.faults import Faults
 from rankscope.harness.process_group import RankContext
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.replica import Replica
@@ -23,7 +23,7 @@ class Evaluator:
         replica.raw.eval()
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
-    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, fault: Fault, *, read_loss: bool) -> None:
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
         """Evaluate one batch; with `read_loss` all ranks meet in one all-reduce of loss and count."""
         replica = self._replica
         replica.begin_step()
@@ -32,10 +32,11 @@ class Evaluator:
         if first:
             timer.mark_first_of_epoch()
         with ranges.h2d:
+            faults.act("on_copy")
             inputs, targets = replica.to_device(inputs), replica.to_device(targets)
-        fault.on_host()
+        faults.act("on_host")
         with ranges.forward:
-            fault.on_device()
+            faults.act("on_device")
             with replica.autocast():
                 loss = replica.model.loss(replica.module(inputs), targets)
             self._sums[0] += loss.detach()
@@ -62,17 +63,18 @@ class Server:
         replica.raw.eval()
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
-    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, fault: Fault, *, read_loss: bool) -> None:
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
         """Answer one batch; there is no loss to read."""
         replica = self._replica
         if self._next is None:
             self._next = batches.next()[0]
         replica.begin_step()
         with ranges.h2d:
+            faults.act("on_copy")
             inputs = replica.to_device(self._next)
-        fault.on_host()
+        faults.act("on_host")
         with ranges.forward:
-            fault.on_device()
+            faults.act("on_device")
             with replica.autocast():
                 replica.module(inputs)
         self._context.synchronize()

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from rankscope.harness.capture import Capture
 from rankscope.harness.data import Batches
-from rankscope.harness.faults import Fault
+from rankscope.harness.faults import Faults
 from rankscope.harness.process_group import RankContext
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress
@@ -17,7 +17,7 @@ from rankscope.harness.step_timer import StepTimer
 class Task(Protocol):
     """What a step does: training, validation or inference."""
 
-    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, fault: Fault, *, read_loss: bool) -> None:
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
         """Do one step."""
 
 
@@ -32,7 +32,7 @@ class Loop:
     timer: StepTimer
     ranges: Ranges
     profiler: StepProfiler | Capture | None
-    fault: Fault
+    faults: Faults
     progress: Progress
     log_every: int
 
@@ -56,8 +56,8 @@ class Loop:
         timer.begin(step, phase)
         if isinstance(self.profiler, Capture):
             self.profiler.begin(step)
-        self.fault.at_step(step)
-        self.task.step(self.batches, self.ranges, timer, self.fault, read_loss=step % self.log_every == 0)
+        self.faults.at_step(step)
+        self.task.step(self.batches, self.ranges, timer, self.faults, read_loss=step % self.log_every == 0)
         if isinstance(self.profiler, Capture):
             self.profiler.end(step)
         timer.end()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from rankscope.conf.schema import RunConfig
 from rankscope.conf.sections import OptimizerConfig
 from rankscope.harness.data import Batches
-from rankscope.harness.faults import Fault
+from rankscope.harness.faults import Faults
 from rankscope.harness.process_group import RankContext
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.replica import Replica
@@ -25,7 +25,7 @@ class Trainer:
         self.optimizer = make_optimizer(config.optimizer, replica.raw)
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=config.precision.name == "fp16")
 
-    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, fault: Fault, *, read_loss: bool) -> None:
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
         """Do one optimizer step over all its micro-steps; gradients meet in the last one."""
         count = self._config.gradient_accumulation
         losses: list[Tensor] = []
@@ -36,18 +36,22 @@ class Trainer:
                 inputs, targets, first = batches.next()
             if first:
                 timer.mark_first_of_epoch()
+            inputs, targets = faults.on_batch(inputs, targets)
             with ranges.h2d:
+                faults.act("on_copy")
                 inputs, targets = replica.to_device(inputs), replica.to_device(targets)
-            fault.on_host()
+            faults.act("on_host")
             with self._local_gradients() if micro < count - 1 else nullcontext():
                 with ranges.forward:
-                    fault.on_device()
+                    faults.act("on_device")
                     with replica.autocast():
                         loss = replica.model.loss(replica.module(inputs), targets)
+                faults.act("after_forward", loss)
                 if read_loss:
                     losses.append(loss.detach().clone())  # a CUDA graph's output is overwritten by the next replay
                 with ranges.backward:
                     self.scaler.scale(loss / count if count > 1 else loss).backward()
+            faults.act("after_backward")
         with ranges.optimizer:
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -57,7 +61,7 @@ class Trainer:
 
     def _local_gradients(self) -> AbstractContextManager[Any]:
         ddp = self._replica.ddp
-        return ddp.no_sync() if ddp is not None else nullcontext()
+        return ddp.no_sync() if ddp is not None and self._config.ddp.no_sync else nullcontext()
 
 
 def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:

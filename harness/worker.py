@@ -22,7 +22,7 @@ from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness import clock
 from rankscope.harness.capture import Capture
 from rankscope.harness.data import make_batches
-from rankscope.harness.faults import Fault
+from rankscope.harness.faults import Faults
 from rankscope.harness.forward import Evaluator, Server
 from rankscope.harness.interrupt import saving
 from rankscope.harness.loop import Loop, Task
@@ -125,15 +125,16 @@ class Worker:
 
     def _prepare(self, config: RunConfig, plan: list[Phase], context: RankContext, progress: Progress) -> Loop:
         """Build everything that the loop needs."""
-        fault = Fault(config, context)
+        faults = Faults(config, context)
         replica = Replica(config, context)
+        faults.attach(replica.raw)
         self._info |= {"parameters": replica.model.parameters, "flops_per_sample": replica.flops_per_sample}
         self._timer = StepTimer(context.device)
         if self._pass_name == "torch":
             keys = ("rank", "host", "boot_id", "config_hash")
             metadata = {f"rankscope_{key}": self._info[key] for key in keys}
             self._profiler = StepProfiler(
-                config.profile, context, self._rank_dir, metadata, keep_trace=not fault.drops_trace
+                config.profile, context, self._rank_dir, metadata, keep_trace=not faults.drops_trace
             )
         elif self._pass_name == "nsys":
             self._profiler = Capture(config.profile, context, profiled=under_nsys())
@@ -141,11 +142,13 @@ class Worker:
             plan=plan,
             context=context,
             task=_task(config, context, replica),
-            batches=make_batches(config, context, replica.model.sample, fault.slow_collate(default_collate)),
+            batches=make_batches(
+                config, context, replica.model.sample, faults.slow_collate(default_collate), faults.slow_dataset
+            ),
             timer=self._timer,
             ranges=Ranges(self._timer, annotate=self._pass_name == "torch", nvtx=_emitter_of(self._profiler, context)),
             profiler=self._profiler,
-            fault=fault,
+            faults=faults,
             progress=progress,
             log_every=config.log_every,
         )

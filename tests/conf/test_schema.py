@@ -37,6 +37,8 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
         {"mode": "inference", "warmup_steps": 49, "ddp": {"enabled": False}},
         ("warmup_steps=49", "mode=inference", "at least 50"),
     ),
+    ({"world_size": 2, "scenario": {"more": [{"fault": "data", "rank": 2}]}}, ("scenario.rank=2", "0 to 1", "all")),
+    ({"scenario": {"fault": "copy"}, "device": "cpu"}, ("scenario.fault=copy", "device=cpu", "GPU")),
     ({"name": "a/b"}, ("name='a/b'", "folder name")),
     ({"data": {"name": "images"}}, ("data=images", "gpt", "tokens")),
     ({"model": {"channels_last": True}}, ("model.channels_last=true", "resnet")),
