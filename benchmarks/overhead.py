@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from rankscope.conf import RankDir, RunConfig, parse_config
 from rankscope.harness.data import Batches, make_batches
-from rankscope.harness.faults import Fault
+from rankscope.harness.faults import Faults
 from rankscope.harness.loop import Loop
 from rankscope.harness.nvtx_ranges import TorchEmitter
 from rankscope.harness.process_group import RankContext, join
@@ -42,7 +42,7 @@ class Bench:
         self.folder = folder
         self.steps = steps
         self.context: RankContext = join(config)
-        self.fault = Fault(config, self.context)
+        self.faults = Faults(config, self.context)
         self.progress = Progress(RankDir(folder), 1 + steps)
         self.trainer = Trainer(config, self.context)
         self.batches: Batches = make_batches(config, self.context, self.trainer.model.sample)
@@ -103,7 +103,7 @@ class Bench:
             timer=timer,
             ranges=Ranges(timer, annotate=profiler is not None, nvtx=TorchEmitter() if self.context.cuda else None),
             profiler=profiler,
-            fault=self.fault,
+            faults=self.faults,
             progress=self.progress,
             log_every=self.config.log_every,
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankscope.conf.messages import ConfigError
+from rankscope.conf.sections import GPU_FAULTS
 
 if TYPE_CHECKING:
     from rankscope.conf.schema import RunConfig
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` with one line that tells what to change."""
-    for one in (_check_batch, _check_world, _check_names, _check_data, _check_nsys):
+    for one in (_check_batch, _check_world, _check_names, _check_data, _check_nsys, _check_scenario):
         one(config)
 
 
@@ -44,11 +45,6 @@ def _check_world(config: RunConfig) -> None:
         raise ConfigError("ddp.comm_hook=bf16: torch offers this hook with NCCL only; use fp16, or device=cuda")
     if config.precision.name == "fp16" and config.device == "cpu":
         raise ConfigError("precision=fp16 with device=cpu: fp16 needs a GPU; use precision=bf16 or fp32")
-    if config.scenario.fault != "none" and config.scenario.rank >= config.world_size:
-        raise ConfigError(
-            f"scenario.rank={config.scenario.rank}: allowed are 0 to {config.world_size - 1} "
-            f"(world_size={config.world_size})"
-        )
 
 
 def _check_nsys(config: RunConfig) -> None:
@@ -83,3 +79,14 @@ def _check_data(config: RunConfig) -> None:
         )
     if config.data.persistent_workers and config.num_workers == 0:
         raise ConfigError("data.persistent_workers=true with num_workers=0: there is no worker to keep")
+
+
+def _check_scenario(config: RunConfig) -> None:
+    for fault in config.scenario.planted_faults:
+        if isinstance(fault.rank, int) and fault.rank >= config.world_size:
+            raise ConfigError(
+                f"scenario.rank={fault.rank}: allowed are 0 to {config.world_size - 1} "
+                f"(world_size={config.world_size}), all and rotating"
+            )
+        if fault.fault in GPU_FAULTS and config.device == "cpu":
+            raise ConfigError(f"scenario.fault={fault.fault} with device=cpu: this fault needs a GPU")

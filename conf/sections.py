@@ -44,6 +44,7 @@ class DdpConfig(Section, frozen=True, kw_only=True):
     find_unused_parameters: bool = False
     gradient_as_bucket_view: bool = True
     broadcast_buffers: bool = True
+    no_sync: bool = True  # with gradient accumulation, gradients meet in the last micro-step only
     comm_hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
     powersgd_rank: Count = 4
 
@@ -104,13 +105,38 @@ class LaunchConfig(Section, frozen=True, kw_only=True):
     min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
 
 
-class ScenarioConfig(Section, frozen=True, kw_only=True):
-    """A fault planted on purpose: on one rank, from one step on, so that findings can be proved.
+FaultName = Literal[
+    "none", "compute", "host", "data", "storage", "decode", "garbage", "copy", "item", "cpu_copy", "synchronize",
+    "allocator", "lengths", "raise", "exit", "kill", "hang", "oom", "no_trace",
+]  # fmt: skip
+GPU_FAULTS = ("copy", "synchronize", "allocator")  # they do nothing on a CPU
 
-    `raise`, `exit`, `kill`, `hang` and `oom` end the rank at `step`; the others slow it by `ms` in every step.
+
+class FaultConfig(Section, frozen=True, kw_only=True):
+    """A fault planted on purpose, so that findings can be proved; docs/scenarios.md says what each kind does.
+
+    `raise`, `exit`, `kill`, `hang` and `oom` end the rank at `step`; the others act in every step from it on.
     """
 
-    fault: Literal["none", "compute", "host", "data", "raise", "exit", "kill", "hang", "oom", "no_trace"] = "none"
-    rank: Natural = 0
-    step: Natural = 0
-    ms: NotNegative = 0.0
+    fault: FaultName = "none"
+    rank: Natural | Literal["all", "rotating"] = 0  # rotating: step N acts on rank N modulo world_size
+    step: Natural = 0  # the first
+    steps: Natural = 0  # how many; 0: to the end
+    ms: NotNegative = 0.0  # a step; storage and decode: a sample
+    share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5  # lengths: what is left of a sequence
+
+
+class ScenarioConfig(FaultConfig, frozen=True, kw_only=True):
+    """What is planted in a run, and what must be found. A scenario may also be settings alone, as a tiny batch is."""
+
+    planted: str = "nothing"
+    gpu: bool = False  # it shows on a GPU only
+    finds: list[str] = []  # findings, one of which must be reported
+    finds_rank: Natural | None = None
+    fix: list[str] = []  # overrides that take the fault away
+    more: list[FaultConfig] = []  # further faults at the same time
+
+    @property
+    def planted_faults(self) -> list[FaultConfig]:
+        """Every fault of the scenario."""
+        return [item for item in (self, *self.more) if item.fault != "none"]

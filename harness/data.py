@@ -134,10 +134,14 @@ class Batches:
 
 
 def make_batches(
-    config: RunConfig, context: RankContext, spec: SampleSpec, collate: Collate = default_collate
+    config: RunConfig,
+    context: RankContext,
+    spec: SampleSpec,
+    collate: Collate = default_collate,
+    wrap: Callable[[Dataset[Any]], Dataset[Any]] = lambda dataset: dataset,
 ) -> Batches:
     """Build this rank's loader over its share of the data set; `collate` makes a batch of samples."""
-    dataset = make_dataset(config, spec)
+    dataset = wrap(make_dataset(config, spec))
     sampler: DistributedSampler[Sample] = DistributedSampler(
         dataset, num_replicas=context.world_size, rank=context.rank, shuffle=True, seed=config.seed, drop_last=True
     )

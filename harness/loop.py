@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rankscope.harness.capture import Capture
 from rankscope.harness.data import Batches
-from rankscope.harness.faults import Fault
+from rankscope.harness.faults import Faults
 from rankscope.harness.process_group import RankContext
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress
@@ -25,7 +25,7 @@ class Loop:
     timer: StepTimer
     ranges: Ranges
     profiler: StepProfiler | Capture | None
-    fault: Fault
+    faults: Faults
     progress: Progress
     log_every: int
 
@@ -49,8 +49,8 @@ class Loop:
         timer.begin(step, phase)
         if isinstance(self.profiler, Capture):
             self.profiler.begin(step)
-        self.fault.at_step(step)
-        self.trainer.step(self.batches, self.ranges, timer, self.fault, read_loss=step % self.log_every == 0)
+        self.faults.at_step(step)
+        self.trainer.step(self.batches, self.ranges, timer, self.faults, read_loss=step % self.log_every == 0)
         if isinstance(self.profiler, Capture):
             self.profiler.end(step)
         timer.end()

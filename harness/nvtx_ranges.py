@@ -1,6 +1,7 @@
 """NVTX ranges for Nsight Systems: from torch where it is built for CUDA, else from the package nvtx."""
 
 import os
+import time
 from typing import Any, Protocol
 
 import torch
@@ -67,6 +68,7 @@ def main() -> None:
     """Open one range as a rank would; `rankscope doctor` looks whether it arrived in a report."""
     emitter: Emitter = TorchEmitter() if torch.cuda.is_available() else PackageEmitter()
     emitter.push(PROOF)
+    time.sleep(0.2)  # a program this short can end before nsys has hold of it
     emitter.pop()
 
 

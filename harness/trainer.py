@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rankscope.conf.schema import RunConfig
 from rankscope.conf.sections import DdpConfig, OptimizerConfig
 from rankscope.harness.data import Batches
-from rankscope.harness.faults import Fault
+from rankscope.harness.faults import Faults
 from rankscope.harness.process_group import RankContext
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.step_timer import StepTimer
@@ -44,7 +44,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=config.precision.name == "fp16")
         self._format = torch.channels_last if config.model.channels_last else torch.preserve_format
 
-    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, fault: Fault, *, read_loss: bool) -> None:
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
         """Do one optimizer step over all its micro-steps; gradients meet in the last one."""
         count = self._config.gradient_accumulation
         losses: list[Tensor] = []
@@ -55,18 +55,22 @@ class Trainer:
                 inputs, targets, first = batches.next()
             if first:
                 timer.mark_first_of_epoch()
+            inputs, targets = faults.on_batch(inputs, targets)
             with ranges.h2d:
+                faults.act("on_copy")
                 inputs, targets = self.to_device(inputs), self.to_device(targets)
-            fault.on_host()
+            faults.act("on_host")
             with self._local_gradients() if micro < count - 1 else nullcontext():
                 with ranges.forward:
-                    fault.on_device()
+                    faults.act("on_device")
                     with self.autocast():
                         loss = self.model.loss(self.module(inputs), targets)
+                faults.act("after_forward", loss)
                 if read_loss:
                     losses.append(loss.detach().clone())  # a CUDA graph's output is overwritten by the next replay
                 with ranges.backward:
                     self.scaler.scale(loss / count if count > 1 else loss).backward()
+            faults.act("after_backward")
         with ranges.optimizer:
             self.scaler.step(self.optimizer)
             self.scaler.update()
@@ -85,7 +89,7 @@ class Trainer:
         return torch.autocast(self._device.type, dtype=dtype) if dtype else nullcontext()
 
     def _local_gradients(self) -> AbstractContextManager[Any]:
-        return self.ddp.no_sync() if self.ddp is not None else nullcontext()
+        return self.ddp.no_sync() if self.ddp is not None and self._config.ddp.no_sync else nullcontext()
 
 
 def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> DistributedDataParallel:

@@ -22,7 +22,7 @@ from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness import clock
 from rankscope.harness.capture import Capture
 from rankscope.harness.data import make_batches
-from rankscope.harness.faults import Fault
+from rankscope.harness.faults import Faults
 from rankscope.harness.interrupt import saving
 from rankscope.harness.loop import Loop
 from rankscope.harness.nvtx_ranges import Emitter, TorchEmitter, under_nsys
@@ -123,16 +123,17 @@ class Worker:
 
     def _prepare(self, config: RunConfig, plan: list[Phase], context: RankContext, progress: Progress) -> Loop:
         """Build everything that the loop needs."""
-        fault = Fault(config, context)
+        faults = Faults(config, context)
         trainer = Trainer(config, context)
         model = trainer.model
+        faults.attach(model.module)
         self._info |= {"parameters": model.parameters, "flops_per_sample": model.flops_per_sample}
         self._timer = StepTimer(context.device)
         if self._pass_name == "torch":
             keys = ("rank", "host", "boot_id", "config_hash")
             metadata = {f"rankscope_{key}": self._info[key] for key in keys}
             self._profiler = StepProfiler(
-                config.profile, context, self._rank_dir, metadata, keep_trace=not fault.drops_trace
+                config.profile, context, self._rank_dir, metadata, keep_trace=not faults.drops_trace
             )
         elif self._pass_name == "nsys":
             self._profiler = Capture(config.profile, context, profiled=under_nsys())
@@ -140,11 +141,13 @@ class Worker:
             plan=plan,
             context=context,
             trainer=trainer,
-            batches=make_batches(config, context, model.sample, fault.slow_collate(default_collate)),
+            batches=make_batches(
+                config, context, model.sample, faults.slow_collate(default_collate), faults.slow_dataset
+            ),
             timer=self._timer,
             ranges=Ranges(self._timer, annotate=self._pass_name == "torch", nvtx=_emitter_of(self._profiler, context)),
             profiler=self._profiler,
-            fault=fault,
+            faults=faults,
             progress=progress,
             log_every=config.log_every,
         )

@@ -30,6 +30,8 @@ def compose(overrides: Sequence[str]) -> RunConfig:
     try:
         with hydra.initialize_config_module(_MODULE, job_name="rankscope", version_base="1.3"):
             groups = _groups()
+            # every group has a default, so there is nothing to add to: +scenario=slow_host is scenario=slow_host
+            overrides = [item[1:] if item[1:].partition("=")[0] in groups else item for item in overrides]
             for override in OverridesParser.create().parse_overrides(list(overrides)):
                 _check(override, groups)
             data = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)

@@ -60,7 +60,7 @@ def baselines(config: RunConfig, overrides: Sequence[str]) -> list[list[str]]:
     """Return the overrides of the one-rank points that this point is to be compared with; none for a one-rank point."""
     if config.world_size == 1:
         return []
-    kept = [item for item in overrides if not item.startswith(("scenario", "name="))]
+    kept = [item for item in overrides if not item.lstrip("+").startswith(("scenario", "name="))]
     batch = config.rank_batch_size
     one = ["world_size=1", f"batch_size={batch}", "global_batch_size=null"]
     found = [[*kept, *one, "ddp=off"], [*kept, *one, "ddp=on"]]

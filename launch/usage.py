@@ -1,5 +1,6 @@
 """The text of `rankscope run --help`, made from the schema, so that it cannot fall behind."""
 
+import textwrap
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -33,7 +34,11 @@ Exit status: 0 done; 2 refused, or failed with no numbers; 3 partial numbers;
 
 def usage() -> str:
     """Return the help text; no line is longer than 80 columns."""
-    groups = [f"  {name:<10} {' | '.join(options)}" for name, options in option_groups().items()]
+    groups = [
+        line
+        for name, options in option_groups().items()
+        for line in _wrapped(" | ".join(options), f"  {name:<10} ", " " * 13)
+    ]
     lines = [_HEAD, "", "Groups, a set of values by name:", *groups, "", "Keys, with their defaults:"]
     hints = get_type_hints(RunConfig, include_extras=True)
     sections = {name: hint for name, hint in hints.items() if _is_section(hint)}
@@ -48,8 +53,13 @@ def _rows(values: msgspec.Struct, hints: dict[str, Any], prefix: str) -> list[st
     for name, hint in hints.items():
         text = f"  {prefix}{name}={_yaml(getattr(values, name))}"
         allowed = _allowed(hint)
-        rows += [f"{text:<38} {allowed}"] if len(allowed) <= 41 and len(text) <= 38 else [text, f"      {allowed}"]
+        fits = len(allowed) <= 41 and len(text) <= 38
+        rows += [f"{text:<38} {allowed}"] if fits else [text, *_wrapped(allowed, " " * 6, " " * 6)]
     return rows
+
+
+def _wrapped(text: str, first: str, other: str) -> list[str]:
+    return textwrap.wrap(text, 80, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
 
 
 def _is_section(hint: Any) -> bool:
@@ -72,6 +82,8 @@ def _allowed(hint: Any) -> str:
         return " | ".join(map(str, args))
     if origin is list:
         return f"list of {_allowed(args[0])}"
+    if _is_section(hint):
+        return "{" + ", ".join(f"{field.name}: ..." for field in msgspec.structs.fields(hint)) + "}"
     if args:  # an optional value
         return " | ".join(_allowed(arg) for arg in args)
     return {int: "int", float: "number", str: "text", bool: "true | false", type(None): "null"}.get(hint, str(hint))

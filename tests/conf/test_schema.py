@@ -30,6 +30,8 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"backend": "nccl", "device": "cpu"}, ("backend=nccl", "device=cpu", "gloo")),
     ({"precision": {"name": "fp16"}, "device": "cpu"}, ("precision=fp16", "device=cpu", "bf16")),
     ({"world_size": 2, "scenario": {"fault": "raise", "rank": 2}}, ("scenario.rank=2", "0 to 1")),
+    ({"world_size": 2, "scenario": {"more": [{"fault": "data", "rank": 2}]}}, ("scenario.rank=2", "0 to 1", "all")),
+    ({"scenario": {"fault": "copy"}, "device": "cpu"}, ("scenario.fault=copy", "device=cpu", "GPU")),
     ({"name": "a/b"}, ("name='a/b'", "folder name")),
     ({"data": {"name": "images"}}, ("data=images", "gpt", "tokens")),
     ({"model": {"channels_last": True}}, ("model.channels_last=true", "resnet")),

@@ -14,7 +14,7 @@ from torch.distributed import GradBucket  # type: ignore[attr-defined]
 from rankscope.conf import ConfigError, RunConfig, parse_config
 from rankscope.harness import disk
 from rankscope.harness.data import Batches, make_batches
-from rankscope.harness.faults import Fault, InjectedFault
+from rankscope.harness.faults import Faults, InjectedFault
 from rankscope.harness.process_group import RankContext
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.schedule import phases
@@ -112,9 +112,9 @@ def test_images_are_cut_to_size_and_centred(tmp_path: Path, monkeypatch: pytest.
     assert -1 <= inputs.min() < -0.5 < 0.5 < inputs.max() <= 1
 
 
-def fault_of(kind: str, rank: int = 0, **keys: Any) -> Fault:
-    config = config_of(world_size=2, scenario={"fault": kind, "rank": 1, "step": 3, "ms": 30.0, **keys})
-    return Fault(config, context_of(rank, 2))
+def fault_of(kind: str, rank: int = 0, keys: dict[str, Any] | None = None) -> Faults:
+    config = config_of(world_size=2, scenario={"fault": kind, "rank": 1, "step": 3, "ms": 30.0} | (keys or {}))
+    return Faults(config, context_of(rank, 2))
 
 
 @pytest.mark.parametrize(
@@ -142,9 +142,75 @@ def test_a_fault_slows_from_its_step_on(kind: str, rank: int, slept: bool, monke
     collate = fault.slow_collate(list)
     for step in range(5):
         fault.at_step(step)
-        fault.on_host()
+        fault.act("on_host")
         assert collate((1, 2)) == [1, 2]
     assert naps == ([0.03, 0.03] if slept else [])  # in steps 3 and 4
+
+
+def test_a_fault_of_all_ranks_in_turn_and_of_some_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    acted = []
+    for rank in (0, 1):
+        fault = fault_of("host", rank, {"rank": "rotating", "step": 2, "steps": 3})
+        for step in range(8):
+            naps.clear()
+            fault.at_step(step)
+            fault.act("on_host")
+            acted += [(rank, step)] if naps else []
+    assert acted == [(0, 2), (0, 4), (1, 3)]
+
+
+def test_several_faults_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    naps: list[float] = []
+    monkeypatch.setattr(time, "sleep", naps.append)
+    fault = fault_of("host", 1, {"more": [{"fault": "data", "rank": "all", "ms": 10}]})
+    collate = fault.slow_collate(list)
+    fault.at_step(3)
+    fault.act("on_host")
+    collate((1, 2))
+    assert naps == [0.03, 0.01]
+
+
+def test_samples_are_read_slowly_also_by_workers() -> None:
+    config = config_of(num_workers=1, scenario={"fault": "storage", "rank": "all", "ms": 40, "step": 1})
+    faults = Faults(config, context_of())
+    batches = make_batches(config, context_of(), FEATURES, wrap=faults.slow_dataset)
+    batches.next()
+    faults.at_step(1)
+    for _ in range(3):  # what was prefetched before
+        batches.next()
+    began = time.monotonic()
+    for _ in range(2):
+        batches.next()
+    assert time.monotonic() - began >= 0.08  # two batches of two samples, of which one may be under way
+    batches.close()
+
+
+def test_sequences_of_all_ranks_but_one_are_shortened() -> None:
+    tokens = torch.arange(16).reshape(2, 8)
+    shapes = []
+    for rank in (0, 1):
+        faults = fault_of("lengths", rank, {"step": 0, "share": 0.25})
+        faults.at_step(0)
+        shapes.append(faults.on_batch(tokens, tokens)[0].shape)
+    assert shapes == [(2, 2), (2, 8)]
+
+
+def test_items_are_read_after_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    config = config_of(ddp={"enabled": False}, scenario={"fault": "item", "rank": "all"})
+    trainer, faults = Trainer(config, context_of()), Faults(config, context_of())
+    faults.attach(trainer.model.module)
+    monkeypatch.setattr(torch.Tensor, "item", lambda tensor: read.append(1))
+    faults.at_step(0)
+    trainer.module(torch.zeros(1, *trainer.model.sample.shape))
+    assert len(read) == 4  # blocks of the tiny MLP
+
+
+def test_a_fault_that_needs_a_gpu_is_refused_without() -> None:
+    with pytest.raises(ConfigError, match="allocator: needs a GPU"):
+        Faults(parse_config({"scenario": {"fault": "allocator"}}), context_of())
 
 
 def train(config: RunConfig, steps: int, trainer: Trainer | None = None) -> tuple[Trainer, list[dict[str, Any]]]:
@@ -154,7 +220,7 @@ def train(config: RunConfig, steps: int, trainer: Trainer | None = None) -> tupl
     batches = make_batches(config, context_of(), trainer.model.sample)
     for step in range(steps):
         timer.begin(step, "measured")
-        trainer.step(batches, ranges, timer, Fault(config, context_of()), read_loss=True)
+        trainer.step(batches, ranges, timer, Faults(config, context_of()), read_loss=True)
         timer.end()
     timer.close()
     return trainer, timer.rows()

@@ -55,6 +55,15 @@ def test_overrides_beat_groups_and_words_like_off_stay_words() -> None:
     assert (config.scenario.fault, config.scenario.ms, config.compile, config.passes) == ("host", 5, "off", ["torch"])
 
 
+def test_a_group_may_be_written_as_if_it_were_added() -> None:
+    assert compose(["+scenario=slow_host", "world_size=2"]) == compose(["scenario=slow_host", "world_size=2"])
+
+
+def test_settings_of_a_scenario_can_be_overridden() -> None:
+    config = compose(["scenario=comm_bound", "model.size=tiny"])
+    assert (config.model.name, config.model.size, config.batch_size) == ("mlp", "tiny", 1)
+
+
 def test_what_composes_survives_plain_data() -> None:
     config = compose(["model=resnet", "precision=bf16"])
     assert parse_config(msgspec.to_builtins(config)) == config

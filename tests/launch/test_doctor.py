@@ -67,8 +67,9 @@ def test_an_importer_of_another_release_is_none(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(nsys_tool.find() is None, reason="nsys is not installed; .ci/install-nsys shows how to get it")
 def test_the_real_nsys_sees_ranges() -> None:
-    states = {check.name: check.state for check in nsys_doctor.checks()}
-    assert states == {"nsys": "works", "nsys importer": "works", "nsys sees NVTX": "works"}
+    checks = nsys_doctor.checks()
+    assert [check.name for check in checks] == ["nsys", "nsys importer", "nsys sees NVTX"]
+    assert not [check for check in checks if check.state != "works"]
 
 
 @pytest.mark.parametrize("said", ["", "NVIDIA Nsight Systems"])
