@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.main import NO_NUMBERS, OK, PARTIAL, ranks_option
+from rankscope.analysis.perfetto_full import Originals
 from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.progress import Steps
 from rankscope.analysis.show import verdict_sentence
@@ -70,7 +71,8 @@ def timeline_command(
             drawn.append(build(analysis, name, ranks=wanted))
         step, drawn = _common_step(drawn, analyses, wanted, step)
         folder = out or _folder(paths)
-        written = _write(drawn, summaries, analyses, step, folder, kinds, full, progress)
+        originals = Originals(paths[0], analyses[0]) if full and len(paths) == 1 else None
+        written = _write(drawn, summaries, step, folder, kinds, originals, progress)
     if not quiet:
         console = Console(highlight=False)
         for item, summary in zip(drawn, summaries, strict=True):
@@ -111,11 +113,10 @@ def _folder(paths: tuple[Path, ...]) -> Path:
 def _write(
     drawn: list[Timeline],
     summaries: list[Json],
-    analyses: list[Analysis],
     step: int,
     folder: Path,
     kinds: frozenset[str],
-    full: bool,
+    originals: Originals | None,
     progress: Steps,
 ) -> dict[str, Path]:
     written: dict[str, Path] = {}
@@ -143,7 +144,7 @@ def _write(
 
         written["Perfetto"] = folder / "timeline.perfetto.json.gz"
         with replacing(written["Perfetto"]) as temporary:
-            perfetto.write(temporary, drawn[0], analyses[0], full=full)
+            perfetto.write(temporary, drawn[0], originals)
     return written
 
 
