@@ -134,7 +134,11 @@ def _collectives(view: RankView, origin: int) -> list[Json]:
     kinds, groups = calls.texts("kind"), calls.texts("group")
     for row, lane in enumerate(calls["lane"].tolist()):
         start, ready, end = (int(calls[name][row]) for name in ("start", "ready", "end"))
-        args: Json = {"group": groups[row], "bytes": _known(calls["bytes"][row]), "call": _known(calls["call"][row], -1)}
+        args: Json = {
+            "group": groups[row],
+            "bytes": _known(calls["bytes"][row]),
+            "call": _known(calls["call"][row], -1),
+        }
         args |= {"exposed_ms": int(calls["exposed"][row]) * 1e-6, "lateness_ms": _ms(calls["lateness"][row])}
         place = {"ph": "X", "pid": view.rank, "tid": COMMUNICATION + lane}
         kind = kinds[row] or "collective"
@@ -157,7 +161,7 @@ def _ms(value: Any) -> float | None:
 
 
 def _counters(view: RankView, origin: int) -> list[Json]:
-    """Return ms waited, and ms of communication that compute hid, since each step began: they grow from 0 to its sum."""
+    """Return ms waited and ms of communication hidden by compute since each step began: from 0 to its sum."""
     waits = view.comm.take(view.comm["part"] == 2)
     hidden = view.comm.take(view.comm["hidden"])
     events: list[Json] = []
@@ -179,7 +183,7 @@ def _counters(view: RankView, origin: int) -> list[Json]:
 
 
 def _arrows(timeline: Timeline, origin: int) -> list[Json]:
-    """Return an arrow from the start of each collective on the rank that came last to the transfer on each other rank."""
+    """Return arrows from each collective on the rank that came last to its transfer on every other rank."""
     members: dict[int, list[tuple[int, int, int, int]]] = {}
     for view in timeline.views:
         calls = view.calls

@@ -13,7 +13,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 
-from matplotlib import colors, patheffects
+from matplotlib import colors
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -29,7 +29,6 @@ _PIXELS = 24  # rows of pixels in a band
 _FEW = 8  # ranks up to which each gets its ranges and the joins of its collectives
 _JOINED = 60  # collectives up to which all are joined
 _LATE = "#B00020"
-_HALO = [patheffects.withStroke(linewidth=3, foreground="white")]
 _EMPTY = len(NAMES)
 _PALETTE = np.array([colors.to_rgb(COLOURS[name]) for name in NAMES] + [(1.0, 1.0, 1.0)])
 # What the strip of communication shows: exposed and hidden transfer and wait, then what cannot be split.
@@ -162,8 +161,8 @@ class _Panel:
             x = [at for at, row in points for _ in (0, 1)]
             y = [row + place for _, row in points for place in self._strip]
             marked = mark is not None and call == mark.call
-            style = {"color": "black", "linewidth": 1.4 if marked else 0.7, "alpha": 0.9 if marked else 0.45}
-            self._axes.plot(x, y, zorder=4, solid_joinstyle="round", **style)
+            width, alpha = (1.4, 0.9) if marked else (0.7, 0.45)
+            self._axes.plot(x, y, color="black", linewidth=width, alpha=alpha, zorder=4, solid_joinstyle="round")
 
     def _mark(self) -> None:
         """Draw by how much the late rank was late, between the others' arrival and its own."""
@@ -173,7 +172,14 @@ class _Panel:
             return
         y = row + sum(self._strip) / 2
         left, right = self._ms(mark.others), self._ms(mark.start)
-        arrow = {"arrowstyle": "<|-|>", "color": _LATE, "linewidth": 2, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 12}
+        arrow = {
+            "arrowstyle": "<|-|>",
+            "color": _LATE,
+            "linewidth": 2,
+            "shrinkA": 0,
+            "shrinkB": 0,
+            "mutation_scale": 12,
+        }
         self._axes.annotate("", (left, y), (right, y), arrowprops=arrow, zorder=6)
         why = f": {mark.cause}" if mark.cause else ""
         width = self._ms(self._end)
@@ -185,7 +191,7 @@ class _Panel:
             f"{mark.lateness_ns * 1e-6:.2f} ms late{why}",
             (place, y), ({"center": 0, "right": -6, "left": 6}[align], 0),
             textcoords="offset points", ha=align, va="center",
-            fontsize=10, fontweight="bold", color=_LATE, path_effects=_HALO, zorder=7,
+            fontsize=10, fontweight="bold", color=_LATE, zorder=7,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85},
         )  # fmt: skip
 
@@ -222,5 +228,3 @@ def _legend(drawn: Figure, timelines: Sequence[Timeline], step: int) -> None:
             Patch(color=COLOURS["hidden_wait"], label="wait hidden by compute"),
         ]
     drawn.legend(handles=entries, loc="outside lower left", ncols=len(entries), fontsize=9, frameon=False)
-
-

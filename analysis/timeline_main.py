@@ -35,9 +35,17 @@ def _kinds(_: click.Context, __: click.Parameter, text: str) -> frozenset[str]:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--step", type=int, help="Step of the picture, and where the page opens (default: the typical one).")
 @click.option("--ranks", metavar="LIST", callback=ranks_option, help="Draw these ranks alone: 0,3,8-15.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder to write to (a run: its analysis/; else ./timeline/).")
 @click.option(
-    "--make", "kinds", default=",".join(_KINDS), show_default=True, callback=_kinds, metavar="LIST", help="What to make."
+    "--out", type=click.Path(path_type=Path), help="Folder to write to (a run: its analysis/; else ./timeline/)."
+)
+@click.option(
+    "--make",
+    "kinds",
+    default=",".join(_KINDS),
+    show_default=True,
+    callback=_kinds,
+    metavar="LIST",
+    help="What to make.",
 )
 @click.option("--full", is_flag=True, help="Keep every event of the original traces in the Perfetto trace.")
 @click.option("--no-cache", is_flag=True, help="Read all traces again, and keep nothing of them for the next time.")

@@ -40,7 +40,9 @@ def embedded(timelines: Sequence[Timeline], step: int) -> Json:
     """Return what `_timeline.html.jinja` needs: the data as text, the script and style, the legend."""
     data = msgspec.json.encode(payload(timelines, step))
     present = {int(code) for timeline in timelines for view in timeline.views for code in np.unique(view.parts["part"])}
-    legend = [(COLOURS[name], TITLES[name], name == "exposed_wait") for code, name in enumerate(NAMES) if code in present]
+    legend = [
+        (COLOURS[name], TITLES[name], name == "exposed_wait") for code, name in enumerate(NAMES) if code in present
+    ]
     if any(len(view.comm) and view.comm["hidden"].any() for timeline in timelines for view in timeline.views):
         legend.append((COLOURS["hidden_transfer"], "transfer hidden by compute", False))
         legend.append((COLOURS["hidden_wait"], "wait hidden by compute", True))
@@ -128,9 +130,7 @@ class _Words:
         return [lookup.get(code, -1) for code in codes.tolist()]
 
 
-def _row(
-    view: RankView, timeline: Timeline, steps: Sequence[int], origin: int, words: _Words, *, named: bool
-) -> Json:
+def _row(view: RankView, timeline: Timeline, steps: Sequence[int], origin: int, words: _Words, *, named: bool) -> Json:
     bounds = [window for step in steps if (window := view.window(step)) is not None]
     first = min((start for start, _ in bounds), default=0)
     last = max((end for _, end in bounds), default=0)

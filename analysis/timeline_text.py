@@ -29,7 +29,9 @@ def step_sentence(timeline: Timeline, step: int) -> str:
     if not mark.late:
         limit = f"{timeline.threshold_ns * 1e-6:.2f} ms"
         if step not in timeline.judged:
-            return f"{name}: not judged (the first of a window shows when profilers started); rank {mark.rank}: {amount}."
+            return (
+                f"{name}: not judged (the first of a window shows when profilers started); rank {mark.rank}: {amount}."
+            )
         return f"{name}: nobody is late. The latest is rank {mark.rank}, by {amount}; from {limit} on it would count."
     extra = [
         f"{ns * 1e-6:+.2f} ms {_EXCESS.get(cause, 'in earlier collectives')}"
