@@ -32,7 +32,7 @@ def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | N
     return text
 
 
-def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[int] | None:
+def ranks_option(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[int] | None:
     """Read a list of ranks such as `0,3,8-15`."""
     if text is None:
         return None
@@ -62,7 +62,7 @@ def _steps(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
-@click.option("--only-ranks", metavar="LIST", callback=_ranks, help="Read these ranks alone: 0,3,8-15.")
+@click.option("--only-ranks", metavar="LIST", callback=ranks_option, help="Read these ranks alone: 0,3,8-15.")
 @click.option(
     "--only-steps", metavar="A:B", callback=_steps, help="Analyse steps A to B alone; A or B may be left out."
 )

@@ -1,4 +1,4 @@
-"""Figures of a sweep, from its points; the only module that imports matplotlib. Colours suit the colour-blind."""
+"""Figures of a sweep, from its points, drawn with matplotlib. Colours suit the colour-blind."""
 
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -12,22 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from rankscope.analysis.colours import COLOURS
 from rankscope.analysis.latency import Latency
 from rankscope.analysis.points import Point
 from rankscope.analysis.scaling import PARTS, Efficiency, Waterfall
 
-# Okabe and Ito's palette.
-COLOURS = {
-    "compute": "#0072B2",
-    "exposed_transfer": "#D55E00",
-    "exposed_wait": "#E69F00",
-    "copy": "#CC79A7",
-    "data_stall": "#009E73",
-    "host_gap": "#999999",
-    "compute_inflation": "#0072B2",
-    "smaller_batch": "#56B4E9",
-    "rest": "#F0E442",
-}
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 

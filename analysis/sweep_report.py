@@ -5,17 +5,14 @@ Writes summary.json, report.md, report.html (one file, opens offline), tables as
 
 import base64
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import msgspec
 
-from rankscope.analysis import jobs, latency
+from rankscope.analysis import jobs, latency, pages
 from rankscope.analysis.points import Point
 from rankscope.analysis.scaling import Measured, advice, efficiencies, interval, waterfalls
-from rankscope.analysis.show import byte_size
 from rankscope.conf.files import replacing, write_json, write_text
 
 Json = dict[str, Any]
@@ -153,24 +150,11 @@ def _write_tables(summary: Json, folder: Path) -> None:
 
 def render(template: str, summary: Json, title: str, images: dict[str, str] | None = None) -> str:
     """Return a report as text; HTML escapes every name that comes from a file."""
-    environment = jinja2.Environment(
-        autoescape=template.endswith(".html.jinja"), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
-    )
-    environment.filters |= {
-        "ms": lambda value: "-" if value is None else f"{value:.2f}",
-        "one": lambda value: "-" if value is None else f"{value:.1f}",
-        "percent": lambda value: "-" if value is None else f"{value:.1%}",
-        "percents": lambda value: "" if value is None else f" ({value[0]:.1%} to {value[1]:.1%})",
-        "interval": lambda value: "" if value is None else f" ({value[0]:.2f} to {value[1]:.2f})",
-        "times": lambda value: "-" if value is None else f"x {value:.2f}",
-        "size": lambda value: "-" if value is None else byte_size(value),
-        "or_dash": lambda value: "-" if value is None else value,
-    }
     losses: list[str] = []
     for fall in summary["waterfalls"]:
         losses += [name for name in fall["losses_ms"] if name not in losses]
-    source = files("rankscope.analysis").joinpath(f"templates/{template}").read_text()
-    return environment.from_string(source).render(
+    return pages.render(
+        template,
         title=title,
         points=summary["points"],
         efficiency=summary["efficiency"],
