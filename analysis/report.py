@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 
 from rankscope.analysis.breakdown import PARTS
-from rankscope.analysis.show import byte_size, slowdown, verdict_sentence, warning_lines
+from rankscope.analysis.show import advice_of, byte_size, slowdown, verdict_sentence, warning_lines
 from rankscope.conf import RunDir
 
 Json = dict[str, Any]
@@ -22,6 +22,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
         "percent": lambda value: "-" if value is None else f"{value:.0%}",
         "slowdown": lambda value: slowdown("torch.profiler", value),
         "size": lambda value: "?" if value is None else byte_size(value),
+        "advice": advice_of,
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
     }
     template = environment.from_string(files("rankscope.analysis").joinpath("templates/report.md.jinja").read_text())
