@@ -7,7 +7,7 @@ columns per step. Parts by priority: compute, exposed transfer, exposed wait, co
 import numpy as np
 
 from rankscope.analysis.clock import Alignment
-from rankscope.analysis.intervals import either, length, measure, union
+from rankscope.analysis.intervals import Intervals, either, length, measure, union
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.table import UNKNOWN, Column, Table
 
@@ -17,10 +17,8 @@ PARTS = ("compute", "exposed_transfer", "exposed_wait", "copy", "data_stall", "h
 def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
     """Return one row a step of this rank; `calls` are its rows of the collectives' table (with `ready_ns`)."""
     start, end = data.steps["start"], data.steps["end"]
-    comm = union(calls["start"], calls["end"])
-    ready, known = _ready_on_own_clock(calls), calls["ready_ns"] != UNKNOWN
-    transfer = union(ready[known], calls["end"][known])
-    wait = union(calls["start"][known], ready[known])
+    known = calls["ready_ns"] != UNKNOWN
+    transfer, wait, comm = communication_sets(calls)
 
     layers = [data.compute]
     levels = [measure(data.compute, start, end)]
@@ -60,6 +58,17 @@ def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
             "complete": data.steps["complete"],
         }
     )
+
+
+def communication_sets(calls: Table) -> tuple[Intervals, Intervals, Intervals]:
+    """Return one rank's transfers, waits and all its communication, on its own clock, as sets.
+
+    What has no partner is in the last alone: there wait and transfer cannot be told apart.
+    """
+    ready, known = _ready_on_own_clock(calls), calls["ready_ns"] != UNKNOWN
+    transfer = union(ready[known], calls["end"][known])
+    wait = union(calls["start"][known], ready[known])
+    return transfer, wait, union(calls["start"], calls["end"])
 
 
 def _ready_on_own_clock(calls: Table) -> Column:

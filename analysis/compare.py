@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 
 from rankscope.analysis.errors import AnalysisError
+from rankscope.analysis.jobs import flattened
+from rankscope.analysis.latency import PERCENTILES
 from rankscope.analysis.points import Point
 from rankscope.analysis.scaling import PARTS, ratio_interval
 
@@ -81,6 +83,7 @@ def metrics(point: Point) -> dict[str, float | None]:
     return {
         "step_ms": None if measured is None else measured.step_ms,
         "samples_per_s": None if measured is None else measured.samples_per_s,
+        **{f"latency_{name}": (rate.get("latency") or {}).get(name) for name in PERCENTILES},
         "mfu": rate.get("mfu"),
         "memory_peak_bytes": point.memory_peak_bytes,
         "lateness_ms": (summary.get("stragglers") or {}).get("lateness_ms"),
@@ -131,7 +134,7 @@ def differences(a: Point, b: Point) -> list[str]:
     """Return the settings and the device in which two points differ, as lines."""
     if a.config is None or b.config is None:
         return []
-    before, after = (_flat(msgspec.to_builtins(point.config)) for point in (a, b))
+    before, after = (flattened(msgspec.to_builtins(point.config)) for point in (a, b))
     before["gpu"], after["gpu"] = a.gpu, b.gpu
     skipped = {"name", "runs_dir", "run_dir"}
     return [
@@ -139,10 +142,3 @@ def differences(a: Point, b: Point) -> list[str]:
         for key in before
         if key not in skipped and before.get(key) != after.get(key)
     ]
-
-
-def _flat(values: Json, prefix: str = "") -> Json:
-    found: Json = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found

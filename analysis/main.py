@@ -18,6 +18,7 @@ from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.report import report
 from rankscope.analysis.show import show
 from rankscope.analysis.summary import Json, error_summary, summarise, tables
+from rankscope.analysis.untraced import show_untraced, summarise_untraced
 from rankscope.conf import RunDir
 from rankscope.conf.files import replacing, write_json, write_text
 
@@ -33,7 +34,7 @@ def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | N
     return text
 
 
-def _ranks(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[int] | None:
+def ranks_option(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[int] | None:
     """Read a list of ranks such as `0,3,8-15`."""
     if text is None:
         return None
@@ -71,7 +72,7 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
-@click.option("--only-ranks", metavar="LIST", callback=_ranks, help="Read these ranks alone: 0,3,8-15.")
+@click.option("--only-ranks", metavar="LIST", callback=ranks_option, help="Read these ranks alone: 0,3,8-15.")
 @click.option(
     "--only-steps", metavar="A:B", callback=_steps, help="Analyse steps A to B alone; A or B may be left out."
 )
@@ -114,6 +115,9 @@ def analyze(
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces or of Nsight Systems reports, or such files.
     """
     console = Console(stderr=json_file == Path("-"), highlight=False)
+    untraced = summarise_untraced(paths)
+    if untraced is not None:
+        return _untraced(untraced, paths, out, json_file, console, quiet=quiet)
     try:
         options = Options(
             cache=not no_cache,
@@ -148,6 +152,20 @@ def analyze(
         click.echo(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True)
         return NO_NUMBERS
     return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
+
+
+def _untraced(
+    summary: Json, paths: tuple[Path, ...], out: Path | None, json_file: Path | None, console: Console, *, quiet: bool
+) -> int:
+    """Say what a run without a traced pass has to say."""
+    if not quiet:
+        show_untraced(summary, console)
+    folder = _folder(paths, out)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "summary.json", summary)
+    _write_json(summary, json_file)
+    return OK
 
 
 def main(argv: list[str]) -> int:

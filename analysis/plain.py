@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow.parquet as pq
 
+from rankscope.analysis.latency import percentiles
 from rankscope.analysis.peaks import dense_peak_flops
 from rankscope.analysis.stragglers import Verdict
 from rankscope.analysis.table import Column
@@ -68,7 +69,7 @@ def read_repeats(run_dir: RunDir) -> list[PassSteps]:
 
 
 def throughput(plain: PassSteps, config: RunConfig) -> dict[str, Any] | None:
-    """Return step time (ms), samples/s and MFU of the plain pass; None when no step was measured."""
+    """Return step time (ms), samples/s and MFU of the plain pass, in inference p50 to p99; None without a step."""
     step_ns = plain.step_ns()
     if step_ns is None or len(plain.ranks) < config.world_size:
         return None
@@ -79,12 +80,26 @@ def throughput(plain: PassSteps, config: RunConfig) -> dict[str, Any] | None:
     mfu = None
     if peak is not None and isinstance(flops, int | float):
         mfu = samples_per_s * flops / (config.world_size * peak)
+    latency = {}
+    if config.mode == "inference":
+        latency["latency"] = percentiles(step_times(plain))
     return {
         "step_ms_p50": round(step_ns * 1e-6, 4),
         "samples_per_s": round(samples_per_s, 3),
         "mfu": None if mfu is None else round(mfu, 4),
         "pass": "plain",
+        **latency,
     }
+
+
+def step_times(passed: PassSteps) -> Column:
+    """Return the job's step times of one pass (ms): the median over ranks of each step."""
+    for column in ("device_ns", "host_ns"):
+        rows = [columns[column] for columns in passed.ranks.values() if column in columns]
+        if rows and len({len(row) for row in rows}) == 1 and not np.isnan(rows).all():
+            times = np.median(np.array(rows), axis=0) * 1e-6
+            return np.asarray(times[~np.isnan(times)])
+    return np.zeros(0)
 
 
 def confirm(verdict: Verdict, plain: PassSteps) -> bool | None:

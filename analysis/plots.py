@@ -1,4 +1,4 @@
-"""Figures of a sweep, from its points; the only module that imports matplotlib. Colours suit the colour-blind."""
+"""Figures of a sweep, from its points, drawn with matplotlib. Colours suit the colour-blind."""
 
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -12,21 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from rankscope.analysis.colours import COLOURS
+from rankscope.analysis.latency import Latency
 from rankscope.analysis.points import Point
 from rankscope.analysis.scaling import PARTS, Efficiency, Waterfall
 
-# Okabe and Ito's palette.
-COLOURS = {
-    "compute": "#0072B2",
-    "exposed_transfer": "#D55E00",
-    "exposed_wait": "#E69F00",
-    "copy": "#CC79A7",
-    "data_stall": "#009E73",
-    "host_gap": "#999999",
-    "compute_inflation": "#0072B2",
-    "smaller_batch": "#56B4E9",
-    "rest": "#F0E442",
-}
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
@@ -37,7 +27,9 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def figures(points: Sequence[Point], found: Sequence[Efficiency], falls: Sequence[Waterfall]) -> dict[str, Figure]:
+def figures(
+    points: Sequence[Point], found: Sequence[Efficiency], falls: Sequence[Waterfall], answers: Sequence[Latency] = ()
+) -> dict[str, Figure]:
     """Return every figure that these points have data for, by name."""
     draws: dict[str, Callable[[], Figure | None]] = {
         "efficiency": lambda: _efficiency(points, found),
@@ -45,6 +37,7 @@ def figures(points: Sequence[Point], found: Sequence[Efficiency], falls: Sequenc
         "breakdown": lambda: _breakdown(points),
         "waterfall": lambda: _waterfall(points, falls),
         "step_time": lambda: _step_time(points),
+        "latency": lambda: _latency(answers),
     }
     drawn = {name: draw() for name, draw in draws.items()}
     return {name: figure for name, figure in drawn.items() if figure is not None}
@@ -152,6 +145,30 @@ def _waterfall(points: Sequence[Point], falls: Sequence[Waterfall]) -> Figure | 
         axes.invert_yaxis()
         axes.tick_params(labelsize=8)
         axes.set_xlabel("ms a step", fontsize=8)
+    return figure
+
+
+def _latency(rows: Sequence[Latency]) -> Figure | None:
+    known = [row for row in rows if row.p50_ms is not None]
+    if not known:
+        return None
+    figure, axes = _new("Throughput over latency of one replica (p50; bar to p95; number: batch)")
+    for name, colour in zip(dict.fromkeys(row.curve for row in known), _LINES * 4, strict=False):
+        curve = [row for row in known if row.curve == name]
+        times, rates = [row.p50_ms or 0 for row in curve], [row.samples_per_s for row in curve]
+        axes.plot(times, rates, "o-", color=colour, label=name, markersize=4)
+        for row, time, rate in zip(curve, times, rates, strict=True):
+            axes.annotate(str(row.batch), (time, rate), (3, -10), textcoords="offset points", fontsize=7, color=colour)
+            if row.p95_ms is not None:
+                axes.plot([time, row.p95_ms], [rate, rate], color=colour, linewidth=1, alpha=0.5)
+            if row.knee:
+                axes.plot(time, rate, "o", color=colour, markersize=11, fillstyle="none")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("latency of a batch, ms")
+    axes.set_ylabel("samples/s")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, frameon=False)
     return figure
 
 

@@ -101,7 +101,7 @@ def _filled(point: Point) -> Point:
     point.gpu = next(iter(info.values())).get("device_name")
     peaks = [item.get("memory_peak_bytes") for item in info.values()]
     point.memory_peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
-    steps = [found for found in (step_times(repeat) for repeat in repeats) if len(found)]
+    steps = [found for found in (plain.step_times(repeat) for repeat in repeats) if len(found)]
     if steps:
         point.measured = _measured(point, point.config, steps)
     return point
@@ -121,16 +121,6 @@ def _measured(point: Point, config: RunConfig, steps: Steps) -> Measured:
         steps_ms=steps,
         parts_ms=_parts(point.summary),
     )
-
-
-def step_times(passed: plain.PassSteps) -> np.ndarray:
-    """Return the job's step times of one pass (ms): the median over ranks of each step."""
-    for column in ("device_ns", "host_ns"):
-        rows = [columns[column] for columns in passed.ranks.values() if column in columns]
-        if rows and len({len(row) for row in rows}) == 1 and not np.isnan(rows).all():
-            times = np.median(np.array(rows), axis=0) * 1e-6
-            return np.asarray(times[~np.isnan(times)])
-    return np.zeros(0)
 
 
 def _parts(summary: dict[str, Any] | None) -> dict[str, float | None] | None:

@@ -1,4 +1,4 @@
-"""A progress bar for work on many ranks: ranks done, MB/s, time left. On a terminal only, and only after a second."""
+"""Progress of work that takes longer than a second: a bar over ranks, or what is done now. On a terminal only."""
 
 import sys
 import time
@@ -57,3 +57,29 @@ class Progress:
         bar.add_task("", total=self._all_bytes)
         bar.start()
         return bar
+
+
+class Steps:
+    """Says on stderr what is being done, once the whole has taken longer than a second; nothing stays on the screen."""
+
+    def __init__(self, *, shown: bool = True) -> None:
+        self._shown = shown and sys.stderr.isatty()
+        self._started = time.monotonic()
+        self._written = 0
+
+    def __enter__(self) -> "Steps":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._say("")
+
+    def next(self, what: str) -> None:
+        """Name the next part of the work."""
+        if time.monotonic() - self._started >= _AFTER:
+            self._say(f"{what} ...")
+
+    def _say(self, text: str) -> None:
+        if self._shown and (text or self._written):
+            sys.stderr.write("\r" + text.ljust(self._written) + ("" if text else "\r"))
+            sys.stderr.flush()
+            self._written = len(text)

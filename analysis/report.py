@@ -2,13 +2,11 @@
 
 import json
 import shlex
-from importlib.resources import files
 from typing import Any
 
-import jinja2
-
+from rankscope.analysis import pages
 from rankscope.analysis.breakdown import PARTS
-from rankscope.analysis.show import advice_of, byte_size, slowdown, verdict_sentence, warning_lines
+from rankscope.analysis.show import verdict_sentence, warning_lines
 from rankscope.conf import RunDir
 
 Json = dict[str, Any]
@@ -16,17 +14,9 @@ Json = dict[str, Any]
 
 def report(summary: Json, run_dir: RunDir | None) -> str:
     """Return the report as Markdown; `run_dir` adds how to run it again."""
-    environment = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
-    environment.filters |= {
-        "ms": lambda value: "?" if value is None else f"{value:.2f}",
-        "percent": lambda value: "-" if value is None else f"{value:.0%}",
-        "slowdown": lambda value: slowdown("torch.profiler", value),
-        "size": lambda value: "?" if value is None else byte_size(value),
-        "advice": advice_of,
-        "capitalize_first": lambda text: text[:1].upper() + text[1:],
-    }
-    template = environment.from_string(files("rankscope.analysis").joinpath("templates/report.md.jinja").read_text())
-    return template.render(
+    return pages.render(
+        "report.md.jinja",
+        unknown="?",
         s=summary,
         title=f"rankscope: {run_dir.path.resolve().name}" if run_dir else "rankscope",
         verdict=verdict_sentence(summary),

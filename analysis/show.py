@@ -80,14 +80,21 @@ def _headline(summary: Json) -> RenderableType:
     text.append(verdict_sentence(summary), "bold")
     rate = summary["throughput"]
     if rate:
-        text.append(
-            f"\nThroughput {rate['samples_per_s']:.1f} samples/s at {rate['step_ms_p50']:.2f} ms a step (plain pass)"
-        )
-        text.append("" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}")
+        text.append(f"\n{rate_words(rate)}")
         for name, title in _PROFILERS.items():
             overhead = summary["profiler_overhead"][name]
             text.append("" if overhead is None else f"; {slowdown(title, overhead)}")
     return text
+
+
+def rate_words(rate: Json) -> str:
+    """Say how fast the plain pass was: samples, step, the percentiles of an answer where it was one, MFU."""
+    latency = {name.removesuffix("_ms"): value for name, value in (rate.get("latency") or {}).items()}
+    known = ", ".join(f"{name} {value:.2f}" for name, value in latency.items() if value is not None)
+    answer = f", latency {known} ms" if known else ""
+    mfu = "" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}"
+    step = f"{rate['samples_per_s']:.1f} samples/s at {rate['step_ms_p50']:.2f} ms a step"
+    return f"Throughput {step} (plain pass){answer}{mfu}"
 
 
 def slowdown(profiler: str, ratio: float) -> str:

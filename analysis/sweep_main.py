@@ -45,27 +45,56 @@ def report(sweep: Path, out: Path | None, target: float, allow_partial: bool) ->
 
 def show_sweep(summary: Json, console: Console) -> None:
     """Print the points and efficiencies; fits 80 columns."""
-    found = {item["id"]: item for item in summary["efficiency"]}
-    table = Table(box=None, title="Points of the sweep", title_justify="left")
-    for name in ("ranks", "batch", "DDP", "step ms", "samples/s", "weak", "strong", "memory", "status"):
-        table.add_column(name, justify="left" if name in ("DDP", "status") else "right")
-    for point in summary["points"]:
-        scaling = found.get(point["id"], {})
-        table.add_row(
-            *(_text(point[name], "{}") for name in ("world_size", "rank_batch", "ddp")),
-            _text(point["step_ms"], "{:.2f}"),
-            _text(point["samples_per_s"], "{:.1f}"),
-            *(_text(scaling.get(name), "{:.1%}") for name in ("weak", "strong")),
-            "-" if point["memory_peak_bytes"] is None else byte_size(point["memory_peak_bytes"]),
-            point["status"] + (" +" if point["baseline"] else ""),
-        )
-    console.print(table)
+    console.print(points_table(summary))
     if any(point["baseline"] for point in summary["points"]):
         console.print("+: a baseline that the sweep added", style="dim")
+    if summary["latency"]:
+        console.print(latency_table(summary["latency"]))
     for line in summary["advice"]:
         console.print(line, style="bold")
     for notice in summary["warnings"]:
         console.print(notice["message"], style="yellow")
+
+
+def points_table(summary: Json) -> Table:
+    """Return the points as a table; a column that no point has a value for is left out."""
+    scaling = {item["id"]: item for item in summary["efficiency"]}
+    columns: dict[str, list[str]] = {}
+    for point in summary["points"]:
+        memory, found = point["memory_peak_bytes"], scaling.get(point["id"], {})
+        row = {
+            "job": _text(point["job"], "{}"),
+            "ranks": _text(point["world_size"], "{}"),
+            "batch": _text(point["rank_batch"], "{}"),
+            "DDP": _text(point["ddp"], "{}"),
+            "step ms": _text(point["step_ms"], "{:.2f}"),
+            "samples/s": _text(point["samples_per_s"], "{:.1f}"),
+            "weak": _text(found.get("weak"), "{:.1%}"),
+            "strong": _text(found.get("strong"), "{:.1%}"),
+            "memory": "-" if memory is None else byte_size(memory),
+            "status": point["status"] + (" +" if point["baseline"] else ""),
+        }
+        for name, text in row.items():
+            columns.setdefault(name, []).append(text)
+    shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
+    table = Table(box=None, title="Points of the sweep", title_justify="left")
+    for name in shown:
+        table.add_column(name, justify="left" if name in ("job", "DDP", "status") else "right")
+    for texts in zip(*shown.values(), strict=True):
+        table.add_row(*texts)
+    return table
+
+
+def latency_table(rows: list[Json]) -> Table:
+    """Return the latency curves as a table within 80 columns."""
+    table = Table(box=None, title="Latency of one replica", title_justify="left")
+    for name in ("curve", "batch", "p50 ms", "p95 ms", "p99 ms", "samples/s", ""):
+        table.add_column(name, justify="left" if name in ("curve", "") else "right")
+    for row in rows:
+        times = (_text(row[name], "{:.2f}") for name in ("p50_ms", "p95_ms", "p99_ms"))
+        knee = "knee" if row["knee"] else ""
+        table.add_row(row["curve"], str(row["batch"]), *times, f"{row['samples_per_s']:.1f}", knee)
+    return table
 
 
 @click.command("rankscope compare")

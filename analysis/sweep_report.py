@@ -5,16 +5,14 @@ Writes summary.json, report.md, report.html (one file, opens offline), tables as
 
 import base64
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import msgspec
 
+from rankscope.analysis import jobs, latency, pages
 from rankscope.analysis.points import Point
-from rankscope.analysis.scaling import advice, efficiencies, interval, waterfalls
-from rankscope.analysis.show import byte_size
+from rankscope.analysis.scaling import Measured, advice, efficiencies, interval, waterfalls
 from rankscope.conf.files import replacing, write_json, write_text
 
 Json = dict[str, Any]
@@ -24,6 +22,7 @@ CAPTIONS = {
     "throughput": "Throughput of a rank over its batch",
     "breakdown": "Where each point's step goes",
     "waterfall": "From the ideal step to the measured one, for the points that lose most",
+    "latency": "Throughput over the time that a batch takes to be answered; ring: the knee",
     "step_time": "Step time over ranks and batch",
 }
 
@@ -31,6 +30,7 @@ CAPTIONS = {
 def summarise_sweep(points: Sequence[Point], target: float) -> Json:
     """Return the report as plain values: points, efficiencies, waterfalls, advice, what is not known."""
     measured = [point.measured for point in points if point.measured is not None]
+    answers = latency_rows(points)
     by_id = {item.id: item for item in measured}
     labels = {point.id: point.label for point in points}
     efficiency = [
@@ -44,12 +44,31 @@ def summarise_sweep(points: Sequence[Point], target: float) -> Json:
     ]
     return {
         "schema": 1,
-        "points": [_row(point) for point in points],
+        "points": _rows(points),
         "efficiency": efficiency,
         "waterfalls": falls,
-        "advice": advice(measured, target),
+        "latency": [msgspec.structs.asdict(row) for row in answers],
+        "advice": [*advice(trained(points), target), *latency.advice(answers)],
         "warnings": _notices(points, efficiency),
     }
+
+
+def trained(points: Sequence[Point]) -> list[Measured]:
+    """Return the points whose steps scale with ranks: all but those that measure the latency of one replica."""
+    return [p.measured for p in points if p.measured and p.config and p.config.mode != "inference"]
+
+
+def latency_rows(points: Sequence[Point]) -> list[latency.Latency]:
+    """Return the latency curves of a sweep's inference points; none without such points."""
+    return latency.curves([p.measured for p in points if p.measured and p.config and p.config.mode == "inference"])
+
+
+def _rows(points: Sequence[Point]) -> list[Json]:
+    """Return a row a point; its job is null where all points are of one job."""
+    measured = [point.measured for point in points if point.measured is not None]
+    names = jobs.names([item.job for item in measured])
+    known = {item.id: name for item, name in zip(measured, names, strict=True)} if len(set(names)) > 1 else {}
+    return [{**_row(point), "job": known.get(point.id)} for point in points]
 
 
 def _row(point: Point) -> Json:
@@ -100,7 +119,9 @@ def write_report(summary: Json, points: Sequence[Point], folder: Path, title: st
     measured = [point.measured for point in points if point.measured is not None]
     drawn = {
         name: plots.png(figure)
-        for name, figure in plots.figures(points, efficiencies(measured), waterfalls(measured)).items()
+        for name, figure in plots.figures(
+            points, efficiencies(measured), waterfalls(measured), latency_rows(points)
+        ).items()
     }
     for part in ("tables", "figures"):
         (folder / part).mkdir(parents=True, exist_ok=True)
@@ -117,7 +138,7 @@ def write_report(summary: Json, points: Sequence[Point], folder: Path, title: st
 def _write_tables(summary: Json, folder: Path) -> None:
     import pandas as pd
 
-    for name in ("points", "efficiency", "waterfalls"):
+    for name in ("points", "efficiency", "waterfalls", "latency"):
         frame = pd.json_normalize(summary[name], sep=".")
         if frame.empty:
             continue
@@ -129,29 +150,18 @@ def _write_tables(summary: Json, folder: Path) -> None:
 
 def render(template: str, summary: Json, title: str, images: dict[str, str] | None = None) -> str:
     """Return a report as text; HTML escapes every name that comes from a file."""
-    environment = jinja2.Environment(
-        autoescape=template.endswith(".html.jinja"), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
-    )
-    environment.filters |= {
-        "ms": lambda value: "-" if value is None else f"{value:.2f}",
-        "one": lambda value: "-" if value is None else f"{value:.1f}",
-        "percent": lambda value: "-" if value is None else f"{value:.1%}",
-        "percents": lambda value: "" if value is None else f" ({value[0]:.1%} to {value[1]:.1%})",
-        "interval": lambda value: "" if value is None else f" ({value[0]:.2f} to {value[1]:.2f})",
-        "times": lambda value: "-" if value is None else f"x {value:.2f}",
-        "size": lambda value: "-" if value is None else byte_size(value),
-        "or_dash": lambda value: "-" if value is None else value,
-    }
     losses: list[str] = []
     for fall in summary["waterfalls"]:
         losses += [name for name in fall["losses_ms"] if name not in losses]
-    source = files("rankscope.analysis").joinpath(f"templates/{template}").read_text()
-    return environment.from_string(source).render(
+    return pages.render(
+        template,
         title=title,
         points=summary["points"],
         efficiency=summary["efficiency"],
         waterfalls=summary["waterfalls"],
         losses=losses,
+        latency=summary["latency"],
+        several_jobs=any(point["job"] for point in summary["points"]),
         advice=summary["advice"],
         notices=[notice["message"] for notice in summary["warnings"]],
         figures=images or {},

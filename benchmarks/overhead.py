@@ -28,6 +28,7 @@ from rankscope.harness.process_group import RankContext, join
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress
 from rankscope.harness.ranges import Ranges
+from rankscope.harness.replica import Replica
 from rankscope.harness.step_timer import StepTimer
 from rankscope.harness.trainer import Trainer
 
@@ -44,8 +45,9 @@ class Bench:
         self.context: RankContext = join(config)
         self.faults = Faults(config, self.context)
         self.progress = Progress(RankDir(folder), 1 + steps)
-        self.trainer = Trainer(config, self.context)
-        self.batches: Batches = make_batches(config, self.context, self.trainer.model.sample)
+        self.replica = Replica(config, self.context)
+        self.trainer = Trainer(config, self.context, self.replica)
+        self.batches: Batches = make_batches(config, self.context, self.replica.model.sample)
         self.plain_loop = self.loop(profiler=None)
         self.progress.update("measure", 0)
         self.warm_up()
@@ -56,11 +58,11 @@ class Bench:
         self.context.synchronize()
 
     def bare_step(self) -> None:
-        trainer = self.trainer
+        trainer, replica = self.trainer, self.replica
         inputs, targets, _ = self.batches.next()
-        inputs, targets = trainer.to_device(inputs), trainer.to_device(targets)
-        with trainer.autocast():
-            loss = trainer.model.loss(trainer.module(inputs), targets)
+        inputs, targets = replica.to_device(inputs), replica.to_device(targets)
+        with replica.autocast():
+            loss = replica.model.loss(replica.module(inputs), targets)
         trainer.scaler.scale(loss).backward()
         trainer.scaler.step(trainer.optimizer)
         trainer.scaler.update()
@@ -98,7 +100,7 @@ class Bench:
         return Loop(
             plan=["active"] * (1 + self.steps),
             context=self.context,
-            trainer=self.trainer,
+            task=self.trainer,
             batches=self.batches,
             timer=timer,
             ranges=Ranges(timer, annotate=profiler is not None, nvtx=TorchEmitter() if self.context.cuda else None),

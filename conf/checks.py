@@ -11,10 +11,12 @@ from rankscope.conf.sections import GPU_FAULTS
 if TYPE_CHECKING:
     from rankscope.conf.schema import RunConfig
 
+INFERENCE_WARMUP = 50  # steps before latency is measured
+
 
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` with one line that tells what to change."""
-    for one in (_check_batch, _check_world, _check_names, _check_data, _check_nsys, _check_scenario):
+    for one in (_check_batch, _check_mode, _check_world, _check_names, _check_data, _check_nsys, _check_scenario):
         one(config)
 
 
@@ -28,6 +30,23 @@ def _check_batch(config: RunConfig) -> None:
     if whole is not None and whole % parts:
         raise ConfigError(
             f"global_batch_size={whole}: must be a multiple of world_size x gradient_accumulation = {parts}"
+        )
+
+
+def _check_mode(config: RunConfig) -> None:
+    mode = config.mode
+    if mode != "train" and config.gradient_accumulation > 1:
+        raise ConfigError(f"gradient_accumulation={config.gradient_accumulation}: mode={mode} has no gradients; use 1")
+    if mode != "inference":
+        return
+    if config.world_size > 1:
+        raise ConfigError(f"world_size={config.world_size}: mode=inference measures one rank; use world_size=1")
+    if config.ddp.enabled:
+        raise ConfigError("ddp.enabled=true: mode=inference serves one replica without DDP; use ddp.enabled=false")
+    if config.warmup_steps < INFERENCE_WARMUP:
+        raise ConfigError(
+            f"warmup_steps={config.warmup_steps}: mode=inference needs at least {INFERENCE_WARMUP}, "
+            "until caches, clocks and autotuning have settled"
         )
 
 

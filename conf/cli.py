@@ -26,6 +26,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "scaling efficiency over a sweep, and where the rest went",
     ),
     "compare": ("rankscope.analysis.sweep_main", "compare_main", "two runs or sweeps, metric by metric; a gate for CI"),
+    "timeline": (
+        "rankscope.analysis.timeline_main",
+        "main",
+        "all ranks on one clock: picture, page, Perfetto trace",
+    ),
     "nsys-strip": (
         "rankscope.analysis.nsys_strip",
         "main",

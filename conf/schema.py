@@ -36,6 +36,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """One point: what is trained, on how many ranks, and in which passes it is measured."""
 
     name: str = "run"
+    mode: Literal["train", "eval", "inference"] = "train"
     runs_dir: str = "runs"
     run_dir: str | None = None  # null: a new folder under runs_dir
     passes: list[PassName] = msgspec.field(default_factory=lambda: ["plain", "torch"])
@@ -73,7 +74,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of all ranks in one optimizer step."""
+        """Samples of all ranks in one step."""
         return self.rank_batch_size * self.world_size * self.gradient_accumulation
 
 

@@ -1,6 +1,7 @@
-"""The loop over the steps of a pass: trains, times, profiles and reports, in one order for every pass."""
+"""The loop over the steps of a pass: does the task, times, profiles and reports, in one order for every pass."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from rankscope.harness.capture import Capture
 from rankscope.harness.data import Batches
@@ -11,7 +12,13 @@ from rankscope.harness.progress import Progress
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.schedule import Phase
 from rankscope.harness.step_timer import StepTimer
-from rankscope.harness.trainer import Trainer
+
+
+class Task(Protocol):
+    """What a step does: training, validation or inference."""
+
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
+        """Do one step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +27,7 @@ class Loop:
 
     plan: list[Phase]
     context: RankContext
-    trainer: Trainer
+    task: Task
     batches: Batches
     timer: StepTimer
     ranges: Ranges
@@ -50,7 +57,7 @@ class Loop:
         if isinstance(self.profiler, Capture):
             self.profiler.begin(step)
         self.faults.at_step(step)
-        self.trainer.step(self.batches, self.ranges, timer, self.faults, read_loss=step % self.log_every == 0)
+        self.task.step(self.batches, self.ranges, timer, self.faults, read_loss=step % self.log_every == 0)
         if isinstance(self.profiler, Capture):
             self.profiler.end(step)
         timer.end()

@@ -138,19 +138,26 @@ class StepTimer:
 
     def end(self) -> None:
         """Take what is known at the step's end, and what the device has finished of earlier ones."""
-        if self._cuda and self._current is not None:
+        if self._current is not None:
+            self._take_memory(self._current)
+        self._drain()
+
+    def _take_memory(self, step: _Step) -> None:
+        if self._cuda:
             # One call for all three: the single getters each build the whole table again.
             memory = torch.cuda.memory_stats_as_nested_dict(self._device)
             allocated, reserved = memory["allocated_bytes"]["all"], memory["reserved_bytes"]["all"]
-            self._current.memory = (allocated["current"], reserved["current"], allocated["peak"])
+            step.memory = (allocated["current"], reserved["current"], allocated["peak"])
             torch.cuda.reset_peak_memory_stats(self._device)
-        self._drain()
 
     def close(self) -> None:
         """End the open step here and not at the next one's start, because something else comes in between."""
-        if self._current is not None:
+        step = self._current
+        if step is not None:
             event = self._record() if self._cuda else None
-            self._close(self._current, time.perf_counter_ns(), event, owns_last=True)
+            self._close(step, time.perf_counter_ns(), event, owns_last=True)
+            if step.memory[0] is None:
+                self._take_memory(step)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows so far; what the device has not finished, or an open step has not reached, is null."""

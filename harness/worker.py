@@ -23,13 +23,15 @@ from rankscope.harness import clock
 from rankscope.harness.capture import Capture
 from rankscope.harness.data import make_batches
 from rankscope.harness.faults import Faults
+from rankscope.harness.forward import Evaluator, Server
 from rankscope.harness.interrupt import saving
-from rankscope.harness.loop import Loop
+from rankscope.harness.loop import Loop, Task
 from rankscope.harness.nvtx_ranges import Emitter, TorchEmitter, under_nsys
 from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress, reporting
 from rankscope.harness.ranges import Ranges
+from rankscope.harness.replica import Replica
 from rankscope.harness.schedule import Phase, phases
 from rankscope.harness.step_timer import StepTimer, write_steps
 from rankscope.harness.trainer import Trainer
@@ -124,10 +126,9 @@ class Worker:
     def _prepare(self, config: RunConfig, plan: list[Phase], context: RankContext, progress: Progress) -> Loop:
         """Build everything that the loop needs."""
         faults = Faults(config, context)
-        trainer = Trainer(config, context)
-        model = trainer.model
-        faults.attach(model.module)
-        self._info |= {"parameters": model.parameters, "flops_per_sample": model.flops_per_sample}
+        replica = Replica(config, context)
+        faults.attach(replica.raw)
+        self._info |= {"parameters": replica.model.parameters, "flops_per_sample": replica.flops_per_sample}
         self._timer = StepTimer(context.device)
         if self._pass_name == "torch":
             keys = ("rank", "host", "boot_id", "config_hash")
@@ -140,9 +141,9 @@ class Worker:
         return Loop(
             plan=plan,
             context=context,
-            trainer=trainer,
+            task=_task(config, context, replica),
             batches=make_batches(
-                config, context, model.sample, faults.slow_collate(default_collate), faults.slow_dataset
+                config, context, replica.model.sample, faults.slow_collate(default_collate), faults.slow_dataset
             ),
             timer=self._timer,
             ranges=Ranges(self._timer, annotate=self._pass_name == "torch", nvtx=_emitter_of(self._profiler, context)),
@@ -151,6 +152,12 @@ class Worker:
             progress=progress,
             log_every=config.log_every,
         )
+
+
+def _task(config: RunConfig, context: RankContext, replica: Replica) -> Task:
+    if config.mode == "train":
+        return Trainer(config, context, replica)
+    return Evaluator(context, replica) if config.mode == "eval" else Server(context, replica)
 
 
 def _emitter_of(profiler: StepProfiler | Capture | None, context: RankContext) -> Emitter | None:

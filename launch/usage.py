@@ -22,7 +22,7 @@ time of a step goes. Nothing starts before the whole configuration is valid.
 
   -m              a sweep: every combination of values, and the one-rank
                   baselines that scaling needs; +sweep=NAME takes a named one:
-                  weak, strong, buckets, loader
+                  weak, strong, buckets, loader, latency
   --resume SWEEP  run the missing and failed points of a sweep
 
   -h, --help      this text

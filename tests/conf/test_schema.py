@@ -30,6 +30,13 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"backend": "nccl", "device": "cpu"}, ("backend=nccl", "device=cpu", "gloo")),
     ({"precision": {"name": "fp16"}, "device": "cpu"}, ("precision=fp16", "device=cpu", "bf16")),
     ({"world_size": 2, "scenario": {"fault": "raise", "rank": 2}}, ("scenario.rank=2", "0 to 1")),
+    ({"mode": "eval", "gradient_accumulation": 2}, ("gradient_accumulation=2", "mode=eval", "use 1")),
+    ({"mode": "inference", "world_size": 2, "warmup_steps": 50}, ("world_size=2", "mode=inference", "one rank")),
+    ({"mode": "inference", "warmup_steps": 50}, ("ddp.enabled=true", "mode=inference")),
+    (
+        {"mode": "inference", "warmup_steps": 49, "ddp": {"enabled": False}},
+        ("warmup_steps=49", "mode=inference", "at least 50"),
+    ),
     ({"world_size": 2, "scenario": {"more": [{"fault": "data", "rank": 2}]}}, ("scenario.rank=2", "0 to 1", "all")),
     ({"scenario": {"fault": "copy"}, "device": "cpu"}, ("scenario.fault=copy", "device=cpu", "GPU")),
     ({"name": "a/b"}, ("name='a/b'", "folder name")),

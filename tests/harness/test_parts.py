@@ -17,6 +17,7 @@ from rankscope.harness.data import Batches, make_batches
 from rankscope.harness.faults import Faults, InjectedFault
 from rankscope.harness.process_group import RankContext
 from rankscope.harness.ranges import Ranges
+from rankscope.harness.replica import Replica
 from rankscope.harness.schedule import phases
 from rankscope.harness.step_timer import StepTimer
 from rankscope.harness.trainer import Trainer
@@ -200,11 +201,11 @@ def test_sequences_of_all_ranks_but_one_are_shortened() -> None:
 def test_items_are_read_after_every_block(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     config = config_of(ddp={"enabled": False}, scenario={"fault": "item", "rank": "all"})
-    trainer, faults = Trainer(config, context_of()), Faults(config, context_of())
-    faults.attach(trainer.model.module)
+    replica, faults = Replica(config, context_of()), Faults(config, context_of())
+    faults.attach(replica.raw)
     monkeypatch.setattr(torch.Tensor, "item", lambda tensor: read.append(1))
     faults.at_step(0)
-    trainer.module(torch.zeros(1, *trainer.model.sample.shape))
+    replica.module(torch.zeros(1, *replica.model.sample.shape))
     assert len(read) == 4  # blocks of the tiny MLP
 
 
@@ -213,17 +214,18 @@ def test_a_fault_that_needs_a_gpu_is_refused_without() -> None:
         Faults(parse_config({"scenario": {"fault": "allocator"}}), context_of())
 
 
-def train(config: RunConfig, steps: int, trainer: Trainer | None = None) -> tuple[Trainer, list[dict[str, Any]]]:
-    trainer = trainer or Trainer(config, context_of())
+def train(config: RunConfig, steps: int, replica: Replica | None = None) -> tuple[Replica, list[dict[str, Any]]]:
+    replica = replica or Replica(config, context_of())
+    trainer = Trainer(config, context_of(), replica)
     timer = StepTimer(CPU)
     ranges = Ranges(timer, annotate=False, nvtx=None)
-    batches = make_batches(config, context_of(), trainer.model.sample)
+    batches = make_batches(config, context_of(), replica.model.sample)
     for step in range(steps):
         timer.begin(step, "measured")
         trainer.step(batches, ranges, timer, Faults(config, context_of()), read_loss=True)
         timer.end()
     timer.close()
-    return trainer, timer.rows()
+    return replica, timer.rows()
 
 
 def test_accumulated_micro_steps_are_one_large_step() -> None:
@@ -240,7 +242,7 @@ def test_accumulated_micro_steps_are_one_large_step() -> None:
 
 def test_micro_steps_meet_the_other_ranks_once(group: None) -> None:
     config = config_of(gradient_accumulation=4)
-    trainer = Trainer(config, context_of())
+    replica = Replica(config, context_of())
     reductions: list[int] = []
 
     def count(_: object, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -249,9 +251,9 @@ def test_micro_steps_meet_the_other_ranks_once(group: None) -> None:
         future.set_result(bucket.buffer())
         return future
 
-    assert trainer.ddp is not None
-    trainer.ddp.register_comm_hook(None, count)
-    train(config, 3, trainer)
+    assert replica.ddp is not None
+    replica.ddp.register_comm_hook(None, count)
+    train(config, 3, replica)
     assert reductions == [0, 0, 0]  # one bucket, in each of three steps
 
 

@@ -117,6 +117,27 @@ def test_measuring_does_not_change_the_training(run: RunDir) -> None:
         assert list(plain) == list(traced)
 
 
+def test_a_validation_loop_has_no_gradients_and_one_loss(tmp_path: Path) -> None:
+    run_dir = prepare(tmp_path / "run", {**QUICK, "world_size": 2, "mode": "eval"})
+    subprocess.run(torchrun(run_dir, "plain", 2), check=True, capture_output=True, timeout=120)
+    steps = [pd.read_parquet(rank.steps) for rank in run_dir.for_pass("plain").ranks()]
+    assert list(steps[0]["loss"]) == list(steps[1]["loss"])  # averaged over the ranks
+    assert all(table[["backward_ns", "optimizer_ns"]].isna().all(axis=None) for table in steps)
+    assert all((table["forward_ns"] > 0).all() for table in steps)
+
+
+def test_an_answer_is_timed_without_the_loader(tmp_path: Path) -> None:
+    config = {**ALONE, "mode": "inference", "warmup_steps": 50}
+    run_dir = prepare(tmp_path / "run", config)
+    for name in ("plain", "torch"):
+        subprocess.run(alone(run_dir, name), check=True, capture_output=True, timeout=120)
+    steps = pd.read_parquet(run_dir.for_pass("plain").rank(0).steps)
+    assert len(steps) == 53 and (steps["data_wait_ns"] == 0).all() and steps["loss"].isna().all()
+    assert (steps["h2d_ns"] + steps["forward_ns"] <= steps["host_ns"]).all()
+    names = [event["name"] for event in annotations(read_trace(run_dir.for_pass("torch").rank(0)))]
+    assert "forward" in names and "backward" not in names
+
+
 def test_ranks_train_one_model_on_their_own_data(run: RunDir) -> None:
     losses = [list(pd.read_parquet(rank.steps)["loss"]) for rank in run.for_pass("plain").ranks()]
     assert all(a != b for a, b in zip(*losses, strict=True))

@@ -60,11 +60,11 @@ def test_a_baseline_has_no_planted_fault() -> None:
 
 
 def test_named_sweeps_compose_and_own_keys_win() -> None:
-    for name in ("weak", "strong", "buckets", "loader"):
+    for name in ("weak", "strong", "buckets", "loader", "latency"):
         assert len(plan([f"+sweep={name}"])) > 3
     batches = {compose(point.overrides).rank_batch_size for point in plan(["+sweep=weak", "batch_size=4"])}
     assert batches == {4}
-    with pytest.raises(ConfigError, match="name one sweep of buckets, loader, strong, weak"):
+    with pytest.raises(ConfigError, match="name one sweep of buckets, latency, loader, strong, weak"):
         plan(["+sweep=wek"])
 
 
