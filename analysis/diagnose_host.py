@@ -56,7 +56,7 @@ def host_gap(facts: Facts, limits: Limits) -> Finding | None:
 
 def sync_in_loop(facts: Facts, limits: Limits) -> Finding | None:
     """The host waits for the device inside the step, and the device has nothing to do afterwards."""
-    answers = facts.config is not None and facts.config.mode.name == "inference"  # each is waited for, on purpose
+    answers = facts.config is not None and facts.config.mode == "inference"  # each is waited for, on purpose
     if facts.activity is None or facts.syncs is None or answers:
         return None
     gain = facts.gain(facts.activity["sync_idle_ns"])
