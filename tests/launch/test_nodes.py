@@ -1,6 +1,7 @@
 """One run over two hosts: joined from one configuration, collected, and ended together whatever fails."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,6 @@ from .hosts import Hosts, missing, two_hosts
 _WHY_NOT = missing()
 pytestmark = [
     pytest.mark.distributed,
-    pytest.mark.xdist_group("hosts"),
     pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT)),
 ]
 ENDLESS = ("steps=1000000", "passes=[plain]")
@@ -32,16 +32,17 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
 
 
 class Pair:
-    """The same command on both hosts."""
+    """The same command on both hosts; `second`: variables of the second host."""
 
-    def __init__(self, hosts: Hosts, folder: Path, *overrides: str) -> None:
+    def __init__(self, hosts: Hosts, folder: Path, *overrides: str, second: tuple[str, ...] = ()) -> None:
         self.run_dir = RunDir(folder / "run")
         self.local = folder / "local"
         launch = ("launch.nnodes=2", "launch.rdzv_endpoint=host1:29511", f"launch.local_dir={self.local}")
         same = (*TINY, *launch, f"run_dir={self.run_dir.path}", "launch.node_timeout_s=20", *overrides)
+        run = (sys.executable, "-m", "rankscope.conf.cli", "run", *same)
         self.launchers = [
             subprocess.Popen(
-                hosts.command(number, sys.executable, "-m", "rankscope.conf.cli", "run", *same),
+                hosts.command(number, "env", *(second if number == 2 else ()), *run),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -80,6 +81,36 @@ def test_one_run_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
     summary = read_json(pair.run_dir.analysis / "summary.json")
     assert summary["ranks"] == [0, 1] and summary["missing_ranks"] == []
     pair.leaves_nothing()
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the clock's shim: apt-get install gcc")
+@pytest.mark.parametrize("fault", ["none", "data"])
+def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(hosts: Hosts, tmp_path: Path, fault: str) -> None:
+    shim = tmp_path / "skew.so"
+    source = Path(__file__).parent / "skew.c"
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(shim), str(source), "-ldl"], check=True)
+    planted = ("scenario.fault=data", "scenario.rank=1", "scenario.ms=300") if fault == "data" else ()
+    window = ("batch_size=16", "profile.warmup=2", "profile.active=8")
+    clock = (f"LD_PRELOAD={shim}", "SKEW_S=3.5", "SKEW_PPM=200")
+    pair = Pair(hosts, tmp_path, *window, *planted, second=clock)
+    ended = pair.ended()
+    assert [status for status, _ in ended] == [0, 0], ended
+    infos = {info["rank"]: info for info in (read_json(r.info) for r in pair.run_dir.for_pass("torch").ranks())}
+    ahead = {rank: 3.5e6 if info["host"] == "host2" else 0.0 for rank, info in infos.items()}
+    summary = read_json(pair.run_dir.analysis / "summary.json")
+    alignment = summary["alignment"]
+    offset = alignment["offset_us"]["1"] - alignment["offset_us"]["0"]
+    wanted = ahead[1] - ahead[0]
+    drifted = 200e-6 * 60e6  # at most this far in the minute since the process began
+    assert abs(offset - wanted) <= drifted + alignment["error_bound_us"] + 1000
+    assert abs(offset - alignment["probes"]["1"]["offset_us"]) <= (
+        alignment["error_bound_us"] + alignment["probes"]["1"]["error_us"]
+    )
+    assert alignment["drift_ppm"]["1"] == pytest.approx(200 if ahead[1] else -200, abs=20)
+    assert alignment["error_bound_us"] < 20_000 and alignment["causality_violations"] == 0
+    if fault == "data":
+        assert (summary["stragglers"]["rank"], summary["stragglers"]["cause"]) == (1, "data")
+        assert summary["stragglers"]["lateness_ms"] == pytest.approx(300, rel=0.1)
 
 
 def test_another_configuration_may_not_join(hosts: Hosts, tmp_path: Path) -> None:
