@@ -106,7 +106,10 @@ def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(hosts: Hosts, tmp
     assert abs(offset - alignment["probes"]["1"]["offset_us"]) <= (
         alignment["error_bound_us"] + alignment["probes"]["1"]["error_us"]
     )
-    assert alignment["drift_ppm"]["1"] == pytest.approx(200 if ahead[1] else -200, abs=20)
+    first, last = infos[1]["clock_probes"]
+    known_to = 1e6 * (first["rtt_ns"] + last["rtt_ns"]) / 2 / (last["time_ns"] - first["time_ns"])
+    if alignment["drift_ppm"]["1"] is not None:  # on a machine too busy to time a message no drift is claimed
+        assert alignment["drift_ppm"]["1"] == pytest.approx(200 if ahead[1] else -200, abs=known_to + 1)
     assert alignment["error_bound_us"] < 20_000 and alignment["causality_violations"] == 0
     if fault == "data":
         assert (summary["stragglers"]["rank"], summary["stragglers"]["cause"]) == (1, "data")
