@@ -1,12 +1,12 @@
 """The confusion matrix: every scenario of conf/scenario recorded here, what was found, and what the fix brought.
 
-    python benchmarks/scenarios.py --out FOLDER --world-size 2              # on GPUs where there are some, else on the CPU
+    python benchmarks/scenarios.py --out FOLDER --world-size 2      # on GPUs where there are some, else on the CPU
     python benchmarks/scenarios.py --out FOLDER --only slow_loader,comm_bound --repeats 1
 
-Each scenario is recorded `--repeats` times with the plain and the torch pass; then its `fix` (the advised overrides, or
-the fault taken away) with the plain pass alone. Prints the table of docs/validation.md, and writes it to FOLDER/table.md.
-What is recorded in FOLDER already is not recorded again. Exits 1 when a planted fault was not found, or a clean run has a
-finding of severity high.
+Each scenario is recorded `--repeats` times with the plain and the torch pass; then its `fix` (the advised overrides,
+or the fault taken away) with the plain pass alone. Prints the table of docs/validation.md, and writes it to
+FOLDER/table.md. What is recorded in FOLDER already is not recorded again. Exits 1 when a planted fault was not found, or
+a clean run has a finding of severity high.
 """
 
 import argparse
