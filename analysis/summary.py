@@ -306,10 +306,14 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
 
 def tables(analysis: Analysis) -> dict[str, Table]:
     """Return the tables that are written beside the summary."""
-    from rankscope.analysis import frames
+    from rankscope.analysis import buckets, frames, operators
 
     return {
         "collectives": frames.collectives(analysis),
         "steps": frames.steps(analysis),
         "segments": frames.segments(analysis),
+        "operators": operators.operators(analysis),
+        "kernels_by_name": operators.kernels_by_name(analysis),
+        "modules": operators.modules(analysis),
+        "buckets": buckets.buckets(analysis),
     }

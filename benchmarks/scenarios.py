@@ -5,8 +5,8 @@
 
 Each scenario is recorded `--repeats` times with the plain and the torch pass; then its `fix` (the advised overrides,
 or the fault taken away) with the plain pass alone. Prints the table of docs/validation.md, and writes it to
-FOLDER/table.md. What is recorded in FOLDER already is not recorded again. Exits 1 when a planted fault was not found, or
-a clean run has a finding of severity high.
+FOLDER/table.md. What is recorded in FOLDER already is not recorded again. Exits 1 when a planted fault was not found,
+or a clean run has a finding of severity high.
 """
 
 import argparse
