@@ -11,7 +11,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from rankscope.analysis.ceilings import CeilingsError
 from rankscope.analysis.errors import AnalysisError
+from rankscope.analysis.limits import Limits, parse
 from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.report import report
 from rankscope.analysis.show import show
@@ -55,6 +57,14 @@ def _steps(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     return (int(match[1]) if match[1] else None), (int(match[2]) if match[2] else None)
 
 
+def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Limits:
+    """Read thresholds such as `high=0.2`."""
+    try:
+        return parse(items)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 @click.command("rankscope analyze")
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
@@ -73,6 +83,19 @@ def _steps(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
     callback=_pattern,
     help="Name or regular expression of the NVTX ranges that are steps; a group in it is the step's number.",
 )
+@click.option(
+    "--limits",
+    "limits",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_limits,
+    help="A threshold of the findings, as in docs/findings.md; may be given again.",
+)
+@click.option(
+    "--ceilings",
+    type=click.Path(path_type=Path),
+    help="A file of `rankscope ceilings`: what the recording node can do (a run: found by itself).",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def analyze(
     paths: tuple[Path, ...],
@@ -83,6 +106,8 @@ def analyze(
     only_steps: tuple[int | None, int | None] | None,
     no_cache: bool,
     nsys_steps: str | None,
+    limits: Limits,
+    ceilings: Path | None,
     quiet: bool,
 ) -> int:
     """Say where the time of a distributed step goes, which rank is late, and why.
@@ -100,9 +125,14 @@ def analyze(
             only_ranks=only_ranks,
             only_steps=only_steps,
             nsys_steps=nsys_steps,
+            limits=limits,
+            ceilings=ceilings,
         )
         analysis = load(*paths, options=options)
         summary = summarise(analysis)
+    except CeilingsError as error:
+        click.echo(f"rankscope: {error}", err=True)
+        return NO_NUMBERS
     except AnalysisError as error:
         click.echo(f"rankscope: {error}", err=True)
         _write_json(error_summary(str(error), error.notices), json_file)

@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from rankscope.analysis.show import byte_size, slowdown
+from rankscope.analysis.show import advice_of, byte_size, slowdown
 
 
 def text_of(name: str) -> str:
@@ -36,6 +36,7 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
         "size": lambda value: unknown if value is None else byte_size(value),
         "or_dash": number("{}"),
         "slowdown": lambda value: slowdown("torch.profiler", value),
+        "advice": advice_of,
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
     }
     return found

@@ -13,7 +13,7 @@ import numpy as np
 
 from rankscope.analysis import (
     analysed,
-    findings,
+    facts,
     grouped,
     nsys_sizes,
     nsys_sources,
@@ -26,8 +26,10 @@ from rankscope.analysis.breakdown import exposed_of_each, measure_steps
 from rankscope.analysis.cache import prune, user_folder
 from rankscope.analysis.clock import Alignment, align
 from rankscope.analysis.collectives import match
+from rankscope.analysis.diagnose import diagnose
 from rankscope.analysis.errors import AnalysisError, Notice
 from rankscope.analysis.identity import identify, missing_notices, mixed_jobs, world_size_of
+from rankscope.analysis.limits import Limits
 from rankscope.analysis.prepare import prepare
 from rankscope.analysis.progress import Progress
 from rankscope.analysis.rank_data import RankData
@@ -45,7 +47,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What can be set about an analysis."""
 
     thresholds: stragglers.Thresholds = stragglers.Thresholds()
-    limits: findings.Limits = findings.Limits()
+    limits: Limits = Limits()
     borrow_sizes: bool = True  # of a run's nsys pass: collectives' sizes from the torch pass, where it has none
     cache: bool = True  # keep what was found of each rank in the user's cache folder, and use what is there
     fast: bool | None = None  # read with the accelerated scanner; None: where it is installed and pays
@@ -53,6 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     only_steps: tuple[int | None, int | None] | None = None  # analyse steps from the first to the second, inclusive
     executor: Any = None  # concurrent.futures.Executor for the work per rank; None: processes where they pay
     progress: bool = False  # show a progress bar on a terminal
+    ceilings: Path | None = None  # what the node can do; None: of a run, where `rankscope ceilings` has measured it
     nsys_steps: str | None = None  # name or regular expression of the NVTX ranges that are steps; None: recognised
 
 
@@ -70,7 +73,7 @@ class Analysis(msgspec.Struct, kw_only=True):
     steps_analysed: list[int]
     steps_judged: list[int]
     verdict: stragglers.Verdict
-    findings: list[findings.Finding]
+    findings: list[facts.Finding]
     options: Options = Options()
     run_dir: RunDir | None = None
 
@@ -119,8 +122,8 @@ def load(*paths: str | Path, options: Options | None = None) -> Analysis:
     if len(paths) == 1 and options.borrow_sizes:
         data = nsys_sizes.borrow(data, Path(paths[0]))
     notices = [*found.notices, *notices, *more]
-    analysis = analyse_ranks(data, options, world_size=found.world_size)
-    return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices], run_dir=found.run_dir)
+    analysis = analyse_ranks(data, options, world_size=found.world_size, run_dir=found.run_dir)
+    return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices])
 
 
 def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size: int | None = None) -> Analysis:
@@ -128,7 +131,9 @@ def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size:
     return analyse_ranks([prepare(trace) for trace in traces], options, world_size=world_size)
 
 
-def analyse_ranks(data: list[RankData], options: Options, *, world_size: int | None = None) -> Analysis:
+def analyse_ranks(
+    data: list[RankData], options: Options, *, world_size: int | None = None, run_dir: RunDir | None = None
+) -> Analysis:
     """Analyse what is left of each rank when everything that needs only its own trace is done."""
     notices = [notice for item in data for notice in item.notices]
     data = [msgspec.structs.replace(item, notices=[]) for item in data]
@@ -140,7 +145,8 @@ def analyse_ranks(data: list[RankData], options: Options, *, world_size: int | N
     notices += missing_notices(missing, size, {item.rank for item in data}) + _left_out(left_out) + mixed_jobs(data)
     undecided = f"ranks {_list(missing)} are missing" if missing else None
     undecided = undecided or (f"ranks {_list(left_out)} were left out on request" if left_out else None)
-    return _analyse(data, size, missing, undecided, notices, options)
+    analysis = _analyse(data, size, missing, undecided, notices, options)
+    return msgspec.structs.replace(analysis, findings=diagnose(analysis, run_dir), run_dir=run_dir)
 
 
 def _analyse(
@@ -186,7 +192,7 @@ def _analyse(
         steps_analysed=chosen,
         steps_judged=judged,
         verdict=verdict,
-        findings=findings.find(counted, verdict, options.limits, gpu=all(item.mode == "device" for item in data)),
+        findings=[],  # `diagnose` makes them of the rest
         options=options,
     )
 

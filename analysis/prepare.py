@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 from rankscope.analysis import names
+from rankscope.analysis.activity import activity
 from rankscope.analysis.classify import classify, with_cpu_metadata
 from rankscope.analysis.errors import Level, Notice
 from rankscope.analysis.intervals import union
@@ -54,6 +55,9 @@ def prepare(trace: RankTrace) -> RankData:
     work = [
         union(kernels["start"][kernels["role"] == role], kernels["end"][kernels["role"] == role]) for role in _ROLES
     ]
+    windows = device_windows(steps, kernels, launches, waits, mode)
+    on_gpu = launches if mode == "device" else launches.take(np.zeros(len(launches), bool))
+    done, syncs = activity(windows, kernels, on_gpu, trace.host)
     return RankData(
         rank=rank,
         files=trace.files,
@@ -66,13 +70,15 @@ def prepare(trace: RankTrace) -> RankData:
         complete=trace.complete,
         source=trace.source,
         sees_communication=trace.sees_communication,
-        steps=device_windows(steps, kernels, launches, waits, mode),
+        steps=windows,
         comms=_comms(kernels),
         kernels=kernels,
         compute=work[0],
         copies=work[1],
         data_wait=union(waits["start"], waits["end"]),
         data_waits=waits,
+        activity=done,
+        syncs=syncs,
         launches=launches,
         host=trace.host,
         span=(int(kernels["start"].min()), int(kernels["end"].max())) if len(kernels) else None,

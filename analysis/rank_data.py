@@ -52,6 +52,8 @@ class RankData(msgspec.Struct, kw_only=True):
     copies: Intervals
     data_wait: Intervals
     data_waits: Table  # start, end, step: every wait of the loader's consumer
+    activity: Table  # activity.ACTIVITY: one row a step
+    syncs: Table  # activity.SYNCS: what made the host wait for the device
     launches: Table  # start, end, name, thread, correlation
     host: Table  # operators and annotations
     span: tuple[int, int] | None  # first start and last end of the device records (on a CPU: of `kernels`)

@@ -179,8 +179,19 @@ def _findings(summary: Json) -> RenderableType | None:
         text.append(finding["id"], colour)
         bring = "" if gain is None else f": up to {gain:.2f} ms a step" if gain >= 0.005 else ": nothing"
         text.append(f" (rank {ranks}){bring}")
-        lines.append(Group(text, Padding(finding["advice"], (0, 0, 0, 4))))
+        lines.append(Group(text, Padding(advice_of(finding), (0, 0, 0, 4))))
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None
+
+
+def advice_of(finding: Json) -> str:
+    """Return what to do, and the overrides to try it with."""
+    tried = " ".join(finding["overrides"])
+    measured = finding["evidence"].get("of_ceiling")
+    text: str = finding["advice"]
+    if measured is not None:
+        size = byte_size(finding["evidence"]["bytes"])
+        text += f"; now {measured:.0%} of this node's all-reduce at {size}, bound by {finding['evidence']['bound_by']}"
+    return text + (f"; try {tried}" if tried else "")
 
 
 def _quality(summary: Json) -> RenderableType | None:

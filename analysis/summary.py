@@ -16,6 +16,7 @@ from rankscope.analysis.agreement import agreement, second_witness
 from rankscope.analysis.breakdown import PARTS, totals
 from rankscope.analysis.collectives import group_name
 from rankscope.analysis.errors import Notice
+from rankscope.analysis.facts import Finding
 from rankscope.analysis.loader import loader_waits
 from rankscope.analysis.names import bus_factor
 from rankscope.analysis.numbers import known_of, mean_of, median_of, ms, sum_of, us
@@ -229,13 +230,17 @@ def _stragglers(analysis: Analysis, confirmed: bool | None) -> Json:
     }
 
 
-def _findings(analysis: Analysis, from_plain: Json) -> list[findings.Finding]:
+def _findings(analysis: Analysis, from_plain: Json) -> list[Finding]:
     rate = from_plain["throughput"]
     step_ms = None if rate is None else rate["step_ms_p50"]
     limits = analysis.options.limits
-    return findings.without_profiler(
+    found = findings.without_profiler(
         analysis.findings, step_ms, from_plain["extra_ms"], from_plain["confirmed"], limits
     )
+    source = "nsys" if analysis.ranks[0].source == "nsys" else "torch"
+    ranks = [data.rank for data in analysis.ranks]
+    slowed = findings.distorts(from_plain["overhead"][source], source, ranks, limits)
+    return found if slowed is None else [*found, slowed]
 
 
 def _cause(excess: dict[str, int]) -> str | None:
@@ -271,7 +276,7 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
     overheads = {name: round(step_ns / base, 4) if base and step_ns else None for name, step_ns in slowed.items()}
     source = "nsys" if analysis.ranks[0].source == "nsys" else "torch"
     slow, overhead = slowed[source], overheads[source]
-    if overhead is not None and overhead > _DISTORTED:
+    if overhead is not None and overhead > analysis.options.limits.distorts:
         text = (
             f"profiling makes a step {overhead:.2f} times as long: the breakdown is that of the traced step; what "
             "profiling added is taken off from what a fix would bring"
@@ -289,9 +294,6 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
         "confirmed": confirmed,
         "extra_ms": extra,
     }
-
-
-_DISTORTED = 1.15  # times the plain step from which on a traced step is no picture of it
 
 
 def tables(analysis: Analysis) -> dict[str, Table]:

@@ -1,0 +1,72 @@
+"""From an analysis to its findings: gathers `Facts` of all ranks, and applies the rules."""
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankscope.analysis import ceilings, findings
+from rankscope.analysis.facts import Facts, Finding
+from rankscope.analysis.loader import loader_waits
+from rankscope.analysis.table import Table
+from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
+from rankscope.conf.ceilings_file import cache_folder
+
+if TYPE_CHECKING:
+    from rankscope.analysis.pipeline import Analysis
+
+
+def diagnose(analysis: "Analysis", run_dir: RunDir | None = None) -> list[Finding]:
+    """Return the findings over the analysed steps; a run folder adds its settings and its node's ceilings."""
+    return findings.find(facts_of(analysis, run_dir), analysis.options.limits)
+
+
+def facts_of(analysis: "Analysis", run_dir: RunDir | None = None) -> Facts:
+    """Gather what the rules look at; rows of the activity are those of the steps."""
+    measured = [data for data in analysis.ranks if data.complete] or analysis.ranks
+    chosen = analysis.steps_analysed
+    activity = Table.concat([_of_rank(data.activity, data.rank) for data in measured])
+    syncs = Table.concat([_of_rank(data.syncs, data.rank) for data in measured])
+    steps = analysis.step_table
+    return Facts(
+        steps=steps.take(np.isin(steps["step"], chosen)),
+        verdict=analysis.verdict,
+        calls=analysis.calls,
+        activity=activity.take(np.isin(activity["step"], chosen)),
+        syncs=syncs.take(np.isin(syncs["step"], chosen)),
+        loader=loader_waits(measured),
+        config=None if run_dir is None else _config(run_dir),
+        ceilings=_ceilings(analysis, run_dir),
+        gpu=all(data.mode == "device" for data in analysis.ranks),
+    )
+
+
+def _of_rank(table: Table, rank: int) -> Table:
+    return table.with_columns(rank=np.full(len(table), rank))
+
+
+def _config(run_dir: RunDir) -> RunConfig | None:
+    try:
+        return load_config(run_dir.config)
+    except ConfigError:
+        return None  # the summary says so
+
+
+def _ceilings(analysis: "Analysis", run_dir: RunDir | None) -> ceilings.Ceilings | None:
+    if analysis.options.ceilings is not None:
+        return ceilings.load(analysis.options.ceilings)
+    return None if run_dir is None else ceilings.of_run(rank_infos(run_dir), cache_folder())
+
+
+def rank_infos(run_dir: RunDir) -> list[dict[str, Any]]:
+    """Return rank.json of every rank of the first pass that has them."""
+    for name in ("plain", "torch", "nsys"):
+        infos = []
+        for rank_dir in run_dir.for_pass(name).ranks():
+            try:
+                infos.append(json.loads(rank_dir.info.read_text()))
+            except (OSError, ValueError):
+                break
+        if infos:
+            return infos
+    return []

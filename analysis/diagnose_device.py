@@ -1,0 +1,52 @@
+"""Rules about what the device does while it computes. Facts in, a finding or None out.
+
+Kernels are told apart by their names, which is an inference and said so in the evidence; rates come from counted
+FLOPs and measured ceilings where both are known.
+"""
+
+from rankscope.analysis.facts import Facts, Finding, finding
+from rankscope.analysis.limits import Limits
+
+
+def low_tensor_core_use(facts: Facts, limits: Limits) -> Finding | None:
+    """Matrix products run without tensor cores."""
+    whole, matmul, tensor = facts.mean("kernel_ns"), facts.mean("matmul_ns"), facts.mean("tensor_ns")
+    if not whole or not matmul or matmul < limits.matmul_share * whole or tensor >= limits.tensor_share * matmul:
+        return None
+    gain = None
+    if facts.ceilings is not None and facts.activity is not None:
+        slow, fast = (facts.ceilings.matmul_TFLOPs.get(name) for name in ("fp32", "bf16"))
+        if slow and fast and fast > slow:
+            without = facts.activity["matmul_ns"] - facts.activity["tensor_ns"]
+            gain = facts.gain((without * (1 - slow / fast)).astype("int64"))
+    evidence = {
+        "matmul_share": round(matmul / whole, 4),
+        "tensor_core_share_of_matmul": round(tensor / matmul, 4),
+        "from": "kernel names",
+    }
+    return finding("low_tensor_core_use", facts, limits, gain_ns=gain, evidence=evidence)
+
+
+def memory_bound(facts: Facts, limits: Limits) -> Finding | None:
+    """Most of the computing time goes to kernels that are no matrix products: memory sets their pace."""
+    share = _matmul_share(facts, limits)
+    if share is None or 1 - share < limits.memory_bound_share:
+        return None
+    evidence = {"share_outside_matmul": round(1 - share, 4), "from": "kernel names"}
+    return finding("memory_bound", facts, limits, evidence=evidence)
+
+
+def compute_bound(facts: Facts, limits: Limits) -> Finding | None:
+    """Most of the computing time goes to matrix products on tensor cores, or to the only units there are."""
+    share = _matmul_share(facts, limits)
+    if share is None or share < limits.compute_bound_share:
+        return None
+    evidence = {"matmul_share": round(share, 4), "from": "kernel names"}
+    return finding("compute_bound", facts, limits, evidence=evidence)
+
+
+def _matmul_share(facts: Facts, limits: Limits) -> float | None:
+    """Return the share of matrix products in the computing time; None where the device is not busy enough."""
+    whole = facts.mean("kernel_ns")
+    busy = float(facts.steps["compute_ns"].sum()) / float(facts.steps["step_ns"].sum())
+    return facts.mean("matmul_ns") / whole if whole and busy >= limits.busy_share else None

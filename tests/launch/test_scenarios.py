@@ -1,0 +1,21 @@
+"""Planted faults are found, in one command on a CPU: real ranks, the real analysis."""
+
+from pathlib import Path
+
+import pytest
+
+from rankscope.launch.main import main
+
+from .conftest import read_json
+
+
+@pytest.mark.distributed
+def test_a_slow_loader_comes_first(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    command = ["+scenario=slow_loader", "world_size=2", "device=cpu", f"run_dir={tmp_path / 'run'}"]
+    assert main([*command, "steps=8", "warmup_steps=2"]) == 0
+    first = read_json(tmp_path / "run" / "analysis" / "summary.json")["findings"][0]
+    assert (first["id"], first["severity"], first["ranks"]) == ("data_stall", "high", [0, 1])
+    assert first["recoverable_ms"] == pytest.approx(50, rel=0.1)  # a sleep: at least its time
+    assert first["overrides"] == ["num_workers=4"]
+    printed = capfd.readouterr().out
+    assert "What a fix would bring\n  data_stall (rank 0, 1): up to 5" in printed and "try num_workers=4" in printed
