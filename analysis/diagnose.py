@@ -36,7 +36,7 @@ def facts_of(analysis: "Analysis", run_dir: RunDir | None = None) -> Facts:
         syncs=syncs.take(np.isin(syncs["step"], chosen)),
         loader=loader_waits(measured),
         config=None if run_dir is None else _config(run_dir),
-        ceilings=_ceilings(analysis, run_dir),
+        ceilings=ceilings_of(analysis, run_dir),
         gpu=all(data.mode == "device" for data in analysis.ranks),
     )
 
@@ -52,7 +52,8 @@ def _config(run_dir: RunDir) -> RunConfig | None:
         return None  # the summary says so
 
 
-def _ceilings(analysis: "Analysis", run_dir: RunDir | None) -> ceilings.Ceilings | None:
+def ceilings_of(analysis: "Analysis", run_dir: RunDir | None) -> ceilings.Ceilings | None:
+    """Return what the recording node can do: of the file that was given, else of the run's node, else None."""
     if analysis.options.ceilings is not None:
         return ceilings.load(analysis.options.ceilings)
     return None if run_dir is None else ceilings.of_run(rank_infos(run_dir), cache_folder())

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.analysis import load
+from rankscope.analysis import load, summarise
+from rankscope.analysis.ceilings import Ceilings
 from rankscope.analysis.main import main
-from rankscope.analysis.report_html import top_kernels
+from rankscope.analysis.report_html import report_html, top_kernels
 
 from .browser import OpenPage, axe_violations
 
@@ -39,7 +40,7 @@ def test_report_of_a_run(width: int, run: Path, open_page: OpenPage) -> None:
     assert page.get_by_role("img").count() == 2  # a stacked bar a rank, with its numbers as its name
     assert "compute 0.3" in (page.get_by_role("img").first.get_attribute("aria-label") or "")
     for finding in summary["findings"]:
-        assert f"{finding['recoverable_ms']:.2f}" in text
+        assert finding["recoverable_ms"] is None or f"{finding['recoverable_ms']:.2f}" in text
     assert axe_violations(page) == []
     assert (run / "report.html").stat().st_size < LIMIT / 4
 
@@ -75,3 +76,16 @@ def test_report_without_steps(tmp_path: Path, open_page: OpenPage) -> None:
     page.wait_for_selector("#timeline[data-ready=yes]")
     assert "No whole step was recorded" in page.inner_text("main")
     assert "whole window" in page.inner_text("#timeline-sentence").lower()
+
+
+def test_bus_bandwidth_stands_against_the_node_s_ceiling() -> None:
+    """All-reduce over four ranks: bus bandwidth is 1.5 times bytes over time (nccl-tests)."""
+    node = Ceilings(world_size=4, collectives={"allreduce": [(1 << 20, 20.0, 0.0), (67_108_864, 400.0, 0.0)]})
+    analysis = load(DATA / "traces" / "big_straggler_gpu_w4")
+    row = next(row for row in summarise(analysis)["collectives"] if row["bytes"] == 33_554_432)
+    time_us = node.time_us("allreduce", 33_554_432)
+    assert time_us is not None
+    text = report_html(summarise(analysis), analysis, "job", node)
+    assert f"{33_554_432 / time_us * 1.5e-3:.2f}" in text
+    assert f"{row['busbw_GBs'] / (33_554_432 / time_us * 1.5e-3):.1%}" in text
+    assert "The ceiling is not known" not in text
