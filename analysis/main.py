@@ -12,7 +12,6 @@ import click
 from rich.console import Console
 
 from rankscope.analysis.ceilings import CeilingsError
-from rankscope.analysis.diagnose import ceilings_of
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.limits import Limits, parse
 from rankscope.analysis.pipeline import Analysis, Options, load
@@ -202,8 +201,7 @@ def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
     if any(data.span is not None for data in analysis.ranks):
         from rankscope.analysis.report_html import report_html
 
-        ceilings = ceilings_of(analysis, analysis.run_dir)
-        write_text(folder / "report.html", report_html(summary, analysis, name, ceilings))
+        write_text(folder / "report.html", report_html(summary, analysis, name))
     write_json(folder / "summary.json", summary)
 
 

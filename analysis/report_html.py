@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from rankscope.analysis import grouped, pages
 from rankscope.analysis.breakdown import PARTS
+from rankscope.analysis.ceilings import Ceilings
 from rankscope.analysis.colours import COLOURS
 from rankscope.analysis.names import COMPUTE, bus_factor
 from rankscope.analysis.pipeline import Analysis
@@ -31,14 +32,7 @@ _LIGHT, _DARK = np.array([255, 255, 255]), np.array([176, 0, 32])
 Json = dict[str, Any]
 
 
-class Ceilings(Protocol):
-    """What the node can do."""
-
-    def time_us(self, kind: str, size: float) -> float | None:
-        """Return how long a collective of this kind and size takes, None where it was not measured."""
-
-
-def report_html(summary: Json, analysis: Analysis, name: str, ceilings: Ceilings | None = None) -> str:
+def report_html(summary: Json, analysis: Analysis, name: str) -> str:
     """Return the report of one recording; a run folder adds how to repeat it, its settings and versions."""
     run_dir = analysis.run_dir
     timeline = build(analysis, name)
@@ -57,8 +51,8 @@ def report_html(summary: Json, analysis: Analysis, name: str, ceilings: Ceilings
         longest=max((row["step_ms"] for row in rows if row["step_ms"] is not None), default=1) or 1,
         left_out=len(summary["per_rank"]) - len(rows),
         heat=_heat(analysis, [row["rank"] for row in rows]),
-        collectives=[_against(row, ceilings) for row in summary["collectives"]],
-        has_ceilings=ceilings is not None,
+        collectives=[_against(row, analysis.ceilings) for row in summary["collectives"]],
+        has_ceilings=analysis.ceilings is not None,
         kernels=top_kernels(analysis),
         operators=[] if run_dir is None else _operators(run_dir),
         notices=_by_level(summary["warnings"]),
