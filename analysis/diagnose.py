@@ -1,6 +1,7 @@
 """From an analysis to its findings: gathers `Facts` of all ranks, and applies the rules."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,12 +17,12 @@ if TYPE_CHECKING:
     from rankscope.analysis.pipeline import Analysis
 
 
-def diagnose(analysis: "Analysis", run_dir: RunDir | None = None) -> list[Finding]:
+def diagnose(analysis: "Analysis") -> list[Finding]:
     """Return the findings over the analysed steps; a run folder adds its settings and its node's ceilings."""
-    return findings.find(facts_of(analysis, run_dir), analysis.options.limits)
+    return findings.find(facts_of(analysis), analysis.options.limits)
 
 
-def facts_of(analysis: "Analysis", run_dir: RunDir | None = None) -> Facts:
+def facts_of(analysis: "Analysis") -> Facts:
     """Gather what the rules look at; rows of the activity are those of the steps."""
     measured = [data for data in analysis.ranks if data.complete] or analysis.ranks
     chosen = analysis.steps_analysed
@@ -35,8 +36,8 @@ def facts_of(analysis: "Analysis", run_dir: RunDir | None = None) -> Facts:
         activity=activity.take(np.isin(activity["step"], chosen)),
         syncs=syncs.take(np.isin(syncs["step"], chosen)),
         loader=loader_waits(measured),
-        config=None if run_dir is None else _config(run_dir),
-        ceilings=_ceilings(analysis, run_dir),
+        config=None if analysis.run_dir is None else _config(analysis.run_dir),
+        ceilings=analysis.ceilings,
         gpu=all(data.mode == "device" for data in analysis.ranks),
     )
 
@@ -52,9 +53,10 @@ def _config(run_dir: RunDir) -> RunConfig | None:
         return None  # the summary says so
 
 
-def _ceilings(analysis: "Analysis", run_dir: RunDir | None) -> ceilings.Ceilings | None:
-    if analysis.options.ceilings is not None:
-        return ceilings.load(analysis.options.ceilings)
+def ceilings_of(path: Path | None, run_dir: RunDir | None) -> ceilings.Ceilings | None:
+    """Return the ceilings in a file, else those that the cache has of the run's node."""
+    if path is not None:
+        return ceilings.load(path)
     return None if run_dir is None else ceilings.of_run(rank_infos(run_dir), cache_folder())
 
 

@@ -142,10 +142,11 @@ def analyze(
     try:
         folder = _folder(paths, out)
         if folder is not None:
-            _write(analysis, summary, folder)
+            _write(analysis, summary, folder, paths[0].resolve().name)
             if not quiet:
                 console.print(
-                    f"\nReport: {folder / 'report.md'}\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
+                    f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
+                    f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
                 )
         _write_json(summary, json_file)
     except OSError as error:
@@ -189,14 +190,18 @@ def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
     return RunDir(paths[0]).analysis if len(paths) == 1 and RunDir(paths[0]).record.exists() else None
 
 
-def _write(analysis: Analysis, summary: Json, folder: Path) -> None:
+def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
     import pyarrow.parquet as pq
 
     (folder / "tables").mkdir(parents=True, exist_ok=True)
-    for name, table in tables(analysis).items():
-        with replacing(folder / "tables" / f"{name}.parquet") as temporary:
+    for part, table in tables(analysis).items():
+        with replacing(folder / "tables" / f"{part}.parquet") as temporary:
             pq.write_table(table.to_arrow(), temporary, compression="zstd")
     write_text(folder / "report.md", report(summary, analysis.run_dir))
+    if any(data.span is not None for data in analysis.ranks):
+        from rankscope.analysis.report_html import report_html
+
+        write_text(folder / "report.html", report_html(summary, analysis, name))
     write_json(folder / "summary.json", summary)
 
 

@@ -24,9 +24,10 @@ from rankscope.analysis import (
 )
 from rankscope.analysis.breakdown import exposed_of_each, measure_steps
 from rankscope.analysis.cache import prune, user_folder
+from rankscope.analysis.ceilings import Ceilings
 from rankscope.analysis.clock import Alignment, align
 from rankscope.analysis.collectives import match
-from rankscope.analysis.diagnose import diagnose
+from rankscope.analysis.diagnose import ceilings_of, diagnose
 from rankscope.analysis.errors import AnalysisError, Notice
 from rankscope.analysis.identity import identify, missing_notices, mixed_jobs, world_size_of
 from rankscope.analysis.limits import Limits
@@ -76,6 +77,7 @@ class Analysis(msgspec.Struct, kw_only=True):
     findings: list[facts.Finding]
     options: Options = Options()
     run_dir: RunDir | None = None
+    ceilings: Ceilings | None = None  # what the recording node can do, where it was measured
 
     @property
     def analysed_steps(self) -> Table:
@@ -146,7 +148,8 @@ def analyse_ranks(
     undecided = f"ranks {_list(missing)} are missing" if missing else None
     undecided = undecided or (f"ranks {_list(left_out)} were left out on request" if left_out else None)
     analysis = _analyse(data, size, missing, undecided, notices, options)
-    return msgspec.structs.replace(analysis, findings=diagnose(analysis, run_dir), run_dir=run_dir)
+    analysis = msgspec.structs.replace(analysis, run_dir=run_dir, ceilings=ceilings_of(options.ceilings, run_dir))
+    return msgspec.structs.replace(analysis, findings=diagnose(analysis))
 
 
 def _analyse(

@@ -23,11 +23,12 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
         rate=summary["throughput"],
         parts=PARTS,
         warnings=warning_lines(summary),
-        command=None if run_dir is None else _command(run_dir),
+        command=None if run_dir is None else command(run_dir),
     )
 
 
-def _command(run_dir: RunDir) -> str | None:
+def command(run_dir: RunDir) -> str | None:
+    """Return the command that repeats a run, None where its record is missing."""
     try:
         overrides = json.loads(run_dir.record.read_text())["overrides"]
         return shlex.join(["rankscope", "run", *(item for item in overrides if not item.startswith("run_dir="))])

@@ -197,11 +197,19 @@ def _collectives(analysis: Analysis) -> list[Json]:
                 "wait_ms_p50": median_of(matched["wait_ns"]),
                 "duration_ms_p50": median_of(own["end"] - own["start"]),
                 "busbw_GBs": round(size / transfer * bus_factor(name, ranks), 3) if sized and transfer else None,
+                "of_ceiling": _of_ceiling(analysis, name, size, transfer),
                 "matched": len(np.unique(matched["call"])),
                 "unmatched": int((~own["matched"]).sum()),
             }
         )
     return sorted(rows, key=lambda row: -(row["duration_ms_p50"] or 0) * row["count"])
+
+
+def _of_ceiling(analysis: Analysis, kind: str, size: int, transfer_ns: float | None) -> float | None:
+    """Return how fast a collective is against what its node can do at its size; None where that is not known."""
+    known = analysis.ceilings is not None and size != UNKNOWN and transfer_ns
+    best = analysis.ceilings.time_us(kind, size) if known and analysis.ceilings else None
+    return round(best * 1000 / transfer_ns, 4) if best and transfer_ns else None
 
 
 def _stragglers(analysis: Analysis, confirmed: bool | None) -> Json:
@@ -303,10 +311,14 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
 
 def tables(analysis: Analysis) -> dict[str, Table]:
     """Return the tables that are written beside the summary."""
-    from rankscope.analysis import frames
+    from rankscope.analysis import buckets, frames, operators
 
     return {
         "collectives": frames.collectives(analysis),
         "steps": frames.steps(analysis),
         "segments": frames.segments(analysis),
+        "operators": operators.operators(analysis),
+        "kernels_by_name": operators.kernels_by_name(analysis),
+        "modules": operators.modules(analysis),
+        "buckets": buckets.buckets(analysis),
     }

@@ -36,8 +36,13 @@ def page(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> 
     )
 
 
-def embedded(timelines: Sequence[Timeline], step: int) -> Json:
-    """Return what `_timeline.html.jinja` needs: the data as text, the script and style, the legend."""
+def embedded(timelines: Sequence[Timeline], step: int, only: int | None = None) -> Json:
+    """Return what `_timeline.html.jinja` needs: the data as text, the script and style, the legend.
+
+    With `only` one step alone is in it.
+    """
+    if only is not None:
+        timelines = [msgspec.structs.replace(timeline, steps=[only]) for timeline in timelines]
     data = msgspec.json.encode(payload(timelines, step))
     present = {int(code) for timeline in timelines for view in timeline.views for code in np.unique(view.parts["part"])}
     legend = [

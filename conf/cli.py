@@ -36,6 +36,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "copy nsys exports without what is private in them",
     ),
+    "ceilings": (
+        "rankscope.launch.ceilings",
+        "main",
+        "what this node can do: collectives, copies, arithmetic",
+    ),
     "doctor": (
         "rankscope.launch.doctor",
         "main",

@@ -1,0 +1,157 @@
+"""`rankscope ceilings`: measures once what this node can do, keeps it in the user's cache, and prints it.
+
+Comes in: overrides as for `rankscope run` (world_size, device, backend). Goes out: one JSON file for this host, device
+type, backend and number of ranks, which `rankscope analyze` finds by itself for runs of this node.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rankscope.conf import ConfigError, RunConfig, save_config
+from rankscope.conf.ceilings_file import cache_folder, path_for
+from rankscope.conf.files import write_json
+from rankscope.launch.compose import compose
+from rankscope.launch.environment import usable_cores
+from rankscope.launch.preflight import refuse
+from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.record import REFUSED, say
+from rankscope.launch.torch_facts import TorchFacts, torch_facts
+
+_GRACE_S = 5.0
+_HELP = """\
+usage: rankscope ceilings [--again] [--json] [KEY=VALUE]...
+
+Measures what this node can do, over the process group that training would use:
+all-reduce, reduce-scatter, all-gather and broadcast by size; copies to and on
+the device and in the host's memory; matrix products by arithmetic; the time to
+launch an operator. Takes a minute; kept in the user's cache, where
+`rankscope analyze` finds it for runs on this node.
+
+  rankscope ceilings                    as many ranks as there are GPUs (CPU: 2)
+  rankscope ceilings world_size=4 backend=gloo device=cpu
+
+  --again   measure although there is a measurement
+  --json    print the file instead of tables"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure or look up, and print; returns the exit status: 0, 2 refused or failed, 130 or 143 interrupted."""
+    flags = {argument for argument in argv if argument.startswith("-")}
+    if flags & {"-h", "--help"}:
+        print(_HELP)
+        return 0
+    overrides = [argument for argument in argv if argument not in flags]
+    try:
+        if flags - {"--again", "--json"}:
+            raise ConfigError(f"{min(flags - {'--again', '--json'})}: no such option; there are --again and --json")
+        with Stop() as stop:
+            facts = torch_facts()
+            config = _config(overrides, facts)
+            refuse(config, facts)
+            path = _path(config, facts)
+            if "--again" in flags or not path.exists():
+                _measure(config, path, stop)
+            _print(path, as_json="--json" in flags)
+            return 0
+    except ConfigError as error:
+        say(f"rankscope ceilings: {error}")
+        return REFUSED
+    except OSError as error:
+        say(f"rankscope ceilings: {error.filename}: {error.strerror}; set XDG_CACHE_HOME to a folder you may write")
+        return REFUSED
+    except Interrupted as interrupted:
+        say(f"rankscope ceilings: interrupted by {interrupted}")
+        return 128 + interrupted.signum
+
+
+def _config(overrides: Sequence[str], facts: TorchFacts) -> RunConfig:
+    named = any(item.startswith("world_size=") for item in overrides)
+    on_cpu = "device=cpu" in overrides or not facts.devices
+    return compose([*([] if named else [f"world_size={2 if on_cpu else len(facts.devices)}"]), *overrides])
+
+
+def _path(config: RunConfig, facts: TorchFacts) -> Path:
+    """Return where the file of these settings lies, as `analysis` looks for it by what the ranks of a run stated."""
+    on_cpu = config.device == "cpu" or not facts.devices
+    device = "cpu" if on_cpu else str(facts.devices[0]["name"])
+    backend = config.backend if config.backend != "auto" else "gloo" if on_cpu else "nccl"
+    return path_for(cache_folder(), socket.gethostname(), device, backend, config.world_size)
+
+
+def _measure(config: RunConfig, path: Path, stop: Stop) -> None:
+    """Start the ranks, wait for them, and put the result into its place; no process is left."""
+    say(
+        f"measuring with {config.world_size} rank{'s' if config.world_size > 1 else ''}; an idle machine gives the best"
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix="rankscope-ceilings-"))
+    try:
+        save_config(config, folder / "config.yaml")
+        threads = str(config.threads or max(1, usable_cores() // config.world_size))
+        environment = {**os.environ, "OMP_NUM_THREADS": threads, MARK: mark(folder)}
+        with (folder / "ranks.log").open("wb") as log:
+            process = start(_command(config, folder), environment, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            status = stop.wait(process)
+        finally:
+            end(process, folder, _GRACE_S)
+        result = folder / "ceilings.json"
+        if status or not result.exists():
+            lines = (folder / "ranks.log").read_text(errors="replace").splitlines()
+            said = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "nothing")
+            raise ConfigError(f"the ranks ended with exit status {status}: {said.strip()}")
+        write_json(path, json.loads(result.read_text()))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _command(config: RunConfig, folder: Path) -> list[str]:
+    return [
+        sys.executable,
+        *("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.world_size}", "--max-restarts=0"),
+        *("-m", "rankscope.harness.ceilings", str(folder)),
+    ]
+
+
+def _print(path: Path, *, as_json: bool) -> None:
+    found: dict[str, Any] = json.loads(path.read_text())
+    if as_json:
+        print(json.dumps(found, indent=1))
+        return
+    console = Console(highlight=False)
+    ranks, backend = found["world_size"], found["backend"]
+    console.print(
+        f"{found['host']}: {ranks} x {found['device']}, {backend}, measured {found['measured']}", style="bold"
+    )
+    if found["collectives"]:
+        table = Table(title="Bus bandwidth, GB/s (us a call)", title_justify="left", box=None)
+        table.add_column("bytes", justify="right")
+        for kind in found["collectives"]:
+            table.add_column(kind, justify="right")
+        for rows in zip(*found["collectives"].values(), strict=True):
+            table.add_row(f"{max(row[0] for row in rows):,}", *(f"{row[2]:.3g} ({row[1]:,.0f})" for row in rows))
+        console.print(table)
+    rates = {
+        "host to device, pinned": found["h2d_pinned_GBs"],
+        "host to device, pageable": found["h2d_pageable_GBs"],
+        "device to device, read + written": found["d2d_GBs"],
+        "host memory, read + written": found["host_GBs"],
+    }
+    for name, rate in rates.items():
+        if rate is not None:
+            console.print(f"{name:<34} {rate:10.4g} GB/s")
+    for name, rate in found["matmul_TFLOPs"].items():
+        console.print(f"{'matrix product, ' + name:<34} {rate:10.4g} TFLOP/s")
+    console.print(f"{'launching an operator':<34} {found['launch_us']:10.4g} us")
+    console.print(f"\n{path}", soft_wrap=True)
