@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -29,6 +29,21 @@ ENDLESS = ("steps=1000000", "passes=[plain]")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     with two_hosts(tmp_path_factory.mktemp("hosts")) as found:
         yield found
+
+
+@pytest.fixture
+def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., "Pair"]]:
+    """Give what starts a run on both hosts; whatever a failed test left of it is ended."""
+    begun: list[Pair] = []
+
+    def begin(*overrides: str, second: tuple[str, ...] = ()) -> Pair:
+        begun.append(Pair(hosts, tmp_path, *overrides, second=second))
+        return begun[-1]
+
+    yield begin
+    for launcher in [launcher for pair in begun for launcher in pair.launchers]:
+        launcher.terminate()
+        launcher.communicate(timeout=60)
 
 
 class Pair:
@@ -69,8 +84,8 @@ class Pair:
         assert not self.local.exists() or list(self.local.iterdir()) == []
 
 
-def test_one_run_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
-    pair = Pair(hosts, tmp_path)
+def test_one_run_over_two_hosts(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
+    pair = start()
     (status1, said1), (status2, said2) = pair.ended()
     assert (status1, status2) == (0, 0), said1 + said2
     assert sum("the first node analyses" in said for said in (said1, said2)) == 1
@@ -85,14 +100,16 @@ def test_one_run_over_two_hosts(hosts: Hosts, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler for the clock's shim: apt-get install gcc")
 @pytest.mark.parametrize("fault", ["none", "data"])
-def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(hosts: Hosts, tmp_path: Path, fault: str) -> None:
+def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(
+    start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path, fault: str
+) -> None:
     shim = tmp_path / "skew.so"
     source = Path(__file__).parent / "skew.c"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(shim), str(source), "-ldl"], check=True)
     planted = ("scenario.fault=data", "scenario.rank=1", "scenario.ms=300") if fault == "data" else ()
     window = ("batch_size=16", "profile.warmup=2", "profile.active=8")
     clock = (f"LD_PRELOAD={shim}", "SKEW_S=3.5", "SKEW_PPM=200")
-    pair = Pair(hosts, tmp_path, *window, *planted, second=clock)
+    pair = start(*window, *planted, second=clock)
     ended = pair.ended()
     assert [status for status, _ in ended] == [0, 0], ended
     infos = {info["rank"]: info for info in (read_json(r.info) for r in pair.run_dir.for_pass("torch").ranks())}
@@ -116,8 +133,8 @@ def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(hosts: Hosts, tmp
         assert summary["stragglers"]["lateness_ms"] == pytest.approx(300, rel=0.1)
 
 
-def test_another_configuration_may_not_join(hosts: Hosts, tmp_path: Path) -> None:
-    first = Pair(hosts, tmp_path, "passes=[plain]", "launch.join_timeout_s=15")
+def test_another_configuration_may_not_join(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
+    first = start("passes=[plain]", "launch.join_timeout_s=15")
     first.launchers[1].kill()
     first.launchers[1].wait()
     wait_for(first.run_dir.config.exists, "the first node's configuration")
@@ -133,8 +150,8 @@ def test_another_configuration_may_not_join(hosts: Hosts, tmp_path: Path) -> Non
     first.leaves_nothing()
 
 
-def test_the_cause_on_one_host_is_named_on_both(hosts: Hosts, tmp_path: Path) -> None:
-    pair = Pair(hosts, tmp_path, "scenario.fault=raise", "scenario.rank=1", "scenario.step=2", "passes=[plain]")
+def test_the_cause_on_one_host_is_named_on_both(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
+    pair = start("scenario.fault=raise", "scenario.rank=1", "scenario.step=2", "passes=[plain]")
     for status, said in pair.ended():
         assert status == 2
         assert "rank 1: raised" in said and "InjectedFault" in said
@@ -144,8 +161,8 @@ def test_the_cause_on_one_host_is_named_on_both(hosts: Hosts, tmp_path: Path) ->
     pair.leaves_nothing()
 
 
-def test_a_killed_agent_ends_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
-    pair = Pair(hosts, tmp_path, *ENDLESS)
+def test_a_killed_agent_ends_both_hosts(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
+    pair = start(*ENDLESS)
     pair.measuring()
     launcher = psutil.Process(pair.launchers[1].pid)  # the host's shell has become it
     (agent,) = [child for child in launcher.children() if "torch.distributed.run" in " ".join(child.cmdline())]
@@ -155,12 +172,12 @@ def test_a_killed_agent_ends_both_hosts(hosts: Hosts, tmp_path: Path) -> None:
     pair.leaves_nothing()
 
 
-def test_a_cut_link_is_a_stall_of_both(hosts: Hosts, tmp_path: Path) -> None:
-    pair = Pair(hosts, tmp_path, *ENDLESS, "launch.stall_timeout_s=8")
+def test_a_cut_link_is_a_stall_of_both(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
+    pair = start(*ENDLESS, "launch.stall_timeout_s=25")
     pair.measuring()
     hosts.cut()
     began = time.monotonic()
     for status, said in pair.ended():
         assert status == 2 and ("stall" in said or "no rank made progress" in said)
-    assert time.monotonic() - began < 90
+    assert time.monotonic() - began < 110
     pair.leaves_nothing()
