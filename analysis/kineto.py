@@ -274,8 +274,8 @@ def _groups(info: dict[str, Any]) -> dict[str, list[int]]:
 
 def _host_id(metadata: dict[str, Any]) -> str | None:
     """Return what our own harness wrote of the host; other writers say nothing."""
-    boot_id = metadata.get("rankscope_boot_id")
-    return boot_id if isinstance(boot_id, str) else None
+    boot_id, host = metadata.get("rankscope_boot_id"), metadata.get("rankscope_host")
+    return f"{boot_id} {host}" if isinstance(boot_id, str) else None
 
 
 def check_activity(trace: RankTrace) -> None:

@@ -38,6 +38,7 @@ def show(summary: Json, console: Console) -> None:
 def _parts(summary: Json) -> list[RenderableType | None]:
     return [
         _headline(summary),
+        _hosts(summary),
         _breakdown(summary),
         _collectives(summary),
         _agreement(summary),
@@ -58,6 +59,9 @@ def verdict_sentence(summary: Json) -> str:
     if found["verdict"] == "rotating":
         return f"Ranks take turns at being late ({late} of {of} steps), by {found['lateness_ms']:.2f} ms."
     because = _CAUSE.get(found["cause"], "of an unknown cause")
+    host = next((row["host"] for row in slow_hosts(summary) if rank in row["ranks"]), None)
+    if host is not None:
+        because += f", as all of its host {host} does"
     confirmed = {
         True: "the plain pass shows it too",
         False: "but NOT in the plain pass: an effect of profiling",
@@ -67,6 +71,28 @@ def verdict_sentence(summary: Json) -> str:
         f"Rank {rank} is late in {late} of {of} steps, by {found['lateness_ms']:.2f} ms: {because} "
         f"({confirmed[found['confirmed_by_plain']]})."
     )
+
+
+def slow_hosts(summary: Json) -> list[Json]:
+    """Return the hosts whose every rank is late; a host of one rank is a late rank."""
+    return [row for row in summary.get("hosts") or [] if row["late"] and len(row["ranks"]) > 1]
+
+
+def _hosts(summary: Json) -> RenderableType | None:
+    """Return a row for each host, the late ones first."""
+    found = sorted(summary.get("hosts") or [], key=lambda row: -row["lateness_ms"])
+    if not found:
+        return None
+    table = Table(title="Hosts, ms (mean over their ranks and steps)", title_justify="left", box=None)
+    for name in ("host", "ranks", "step", "compute", "wait", "data stall", "host gap", "late by", "in steps"):
+        table.add_column(name, justify="left" if name == "host" else "right")
+    for row in found[:_SHOWN_RANKS]:
+        times = (_number(row[f"{name}_ms"]) for name in ("step", "compute", "wait", "data_stall", "host_gap"))
+        late = _number(row["lateness_ms"]) if row["steps_late"] else "-"
+        steps = f"{row['steps_late']} of {row['steps_judged']}"
+        table.add_row(row["host"], str(len(row["ranks"])), *times, late, steps, style="bold" if row["late"] else "")
+    more = len(found) - _SHOWN_RANKS
+    return Group(table, Text(f"and {more} hosts more", "dim")) if more > 0 else table
 
 
 def _headline(summary: Json) -> RenderableType:

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.analysis import findings, grouped, plain
+from rankscope.analysis import findings, grouped, hosts, plain
 from rankscope.analysis.agreement import agreement, second_witness
 from rankscope.analysis.breakdown import PARTS, totals
-from rankscope.analysis.collectives import group_name
+from rankscope.analysis.collectives import group_members, group_name
 from rankscope.analysis.errors import Notice
 from rankscope.analysis.facts import Finding
 from rankscope.analysis.loader import loader_waits
@@ -63,6 +63,7 @@ def summarise(analysis: Analysis) -> Json:
         "alignment": _alignment(analysis),
         "per_rank": _per_rank(analysis),
         "totals": [totals(data) | {"complete": data.complete} for data in analysis.ranks],
+        "hosts": _hosts(analysis),
         "collectives": _collectives(analysis),
         "stragglers": _stragglers(analysis, from_plain["confirmed"]),
         "loader": loader_waits(analysis.ranks),
@@ -170,9 +171,16 @@ def _per_rank(analysis: Analysis) -> list[Json]:
     return rows
 
 
+def _hosts(analysis: Analysis) -> list[Json]:
+    """Return a row for each host of several; none where the ranks do not say where they ran."""
+    bound, thresholds = analysis.alignment.bound_ns or 0, analysis.options.thresholds
+    judged = analysis.steps_judged if analysis.verdict.verdict != "undetermined" else []
+    return hosts.rows(analysis.ranks, analysis.calls, analysis.analysed_steps, judged, bound, thresholds)
+
+
 def _collectives(analysis: Analysis) -> list[Json]:
     """Group the calls by process group, kind and size: the largest total first."""
-    calls = analysis.calls
+    calls, by_host = analysis.calls, hosts.hosts_of(analysis.ranks)
     keys = np.stack([calls["group_id"], calls["kind"], calls["bytes"]], axis=1).astype(np.int64)
     found, index = np.unique(keys, axis=0, return_inverse=True)
     places = grouped.positions(index.ravel())
@@ -192,6 +200,7 @@ def _collectives(analysis: Analysis) -> list[Json]:
                 "bytes": None if size == UNKNOWN else size,
                 "count": len(np.unique(matched["call"])) + int((~own["matched"]).sum()),
                 "group_size": ranks or None,
+                "hosts": hosts.spanned(by_host, group_members(calls.words["group_id"][group])),
                 "transfer_ms_p50": median_of(matched["transfer_ns"]),
                 "transfer_clockfree_ms_p50": ms(transfer),
                 "wait_ms_p50": median_of(matched["wait_ns"]),

@@ -53,6 +53,26 @@ def test_planted_is_found(seed: int, fault: str, tmp_path: Path) -> None:
         assert found["lateness_ms"] * MS == pytest.approx(plan.fault_ns, rel=0.1)
 
 
+@pytest.mark.parametrize("fault", ["compute", "data", "host"])
+def test_a_slow_host_is_not_a_slow_rank(fault: str, tmp_path: Path) -> None:
+    plan = Plan(world=12, steps=5, buckets=2, seed=5, fault=fault, fault_ns=9 * MS, ranks_a_host=3, fault_host=2)
+    plan.offsets_ns = {rank: 1000 * MS * (rank // 3) for rank in range(12)}
+    simulate(plan, tmp_path)
+    summary = summarise(load(tmp_path))
+    late = {row["host"]: row for row in summary["hosts"] if row["late"]}
+    assert list(late) == ["h2"] and late["h2"]["ranks"] == [6, 7, 8]
+    assert late["h2"]["lateness_ms"] * MS == pytest.approx(plan.fault_ns, rel=0.1)
+    assert {row["hosts"] for row in summary["collectives"]} == {4}
+
+
+def test_a_slow_rank_is_not_a_slow_host(tmp_path: Path) -> None:
+    plan = Plan(world=8, steps=5, buckets=2, seed=5, fault="compute", fault_rank=5, fault_ns=9 * MS, ranks_a_host=4)
+    simulate(plan, tmp_path)
+    summary = summarise(load(tmp_path))
+    assert summary["stragglers"]["rank"] == 5
+    assert [row["late"] for row in summary["hosts"]] == [False, False]
+
+
 def test_one_late_step_is_intermittent(tmp_path: Path) -> None:
     plan = Plan(world=4, steps=6, buckets=3, seed=1, fault="host", fault_rank=2, fault_ns=8 * MS)
     plan.fault_steps = frozenset({7})

@@ -36,6 +36,8 @@ class Plan:
     end_jitter_ns: int = 0  # ends of one collective differ between ranks by up to this
     offsets_ns: dict[int, int] = field(default_factory=dict)
     drifts: dict[int, float] = field(default_factory=dict)
+    ranks_a_host: int = 0  # 0: the traces do not say where a rank ran
+    fault_host: int | None = None  # the fault is on all ranks of this host
     seq: bool = False
     subgroups: bool = False  # every second bucket is reduced among even and among odd ranks
     left_over: bool = True
@@ -121,7 +123,9 @@ def simulate(plan: Plan, folder: Path) -> Truth:
 
 def _planted(plan: Plan, rank: int, step: int, kind: str) -> int:
     here = plan.fault_steps is None or step in plan.fault_steps
-    return plan.fault_ns if plan.fault == kind and rank == plan.fault_rank and here else 0
+    host = None if plan.fault_host is None else rank // plan.ranks_a_host
+    there = rank == plan.fault_rank if host is None else host == plan.fault_host
+    return plan.fault_ns if plan.fault == kind and there and here else 0
 
 
 def _step(
@@ -216,10 +220,12 @@ def _write(log: _Rank, folder: Path) -> None:
     before = [e for e in log.events if e["cat"] in device and e["ts"] < opened]
     kept = [e for e in log.events if e["cat"] not in device or e["ts"] >= opened]
     count = int(rng.integers(1, len(before) + 1)) if log.plan.left_over else 0
-    document = {
+    each = log.plan.ranks_a_host
+    document: dict[str, Any] = {
         "schemaVersion": 1,
         "distributedInfo": {"backend": "nccl", "rank": log.rank, "world_size": log.plan.world},
         "baseTimeNanoseconds": _BASE,
+        **({"rankscope_boot_id": "boot", "rankscope_host": f"h{log.rank // each}"} if each else {}),
         "traceEvents": [*(before[-count:] if count else []), *kept],
     }
     (folder / f"rank{log.rank}.json").write_text(json.dumps(document))
