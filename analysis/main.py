@@ -4,14 +4,15 @@
 """
 
 import json
-import os
 import re
 from pathlib import Path
 
 import click
 from rich.console import Console
 
+from rankscope.analysis import cluster
 from rankscope.analysis.ceilings import CeilingsError
+from rankscope.analysis.cli import Location, output, run_command
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.limits import Limits, parse
 from rankscope.analysis.pipeline import Analysis, Options, load
@@ -66,10 +67,8 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
 
 
 @click.command("rankscope analyze")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for summary.json and tables (a run: its analysis/)."
-)
+@click.argument("paths", nargs=-1, required=True, type=Location())
+@click.option("--out", metavar="DIR", help="Folder or URL for summary.json and tables (a run: its analysis/).")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
 @click.option("--only-ranks", metavar="LIST", callback=ranks_option, help="Read these ranks alone: 0,3,8-15.")
@@ -77,6 +76,10 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
     "--only-steps", metavar="A:B", callback=_steps, help="Analyse steps A to B alone; A or B may be left out."
 )
 @click.option("--no-cache", is_flag=True, help="Read all traces again, and keep nothing of them for the next time.")
+@click.option(
+    "--cache", "cache_folder", type=click.Path(path_type=Path), help="What `rankscope ingest --out` has kept."
+)
+@click.option("--dask", metavar="ADDRESS", help="Read the ranks on the Dask cluster whose scheduler is there.")
 @click.option(
     "--nsys-steps",
     metavar="PATTERN",
@@ -99,12 +102,14 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 def analyze(
     paths: tuple[Path, ...],
-    out: Path | None,
+    out: str | None,
     json_file: Path | None,
     allow_partial: bool,
     only_ranks: frozenset[int] | None,
     only_steps: tuple[int | None, int | None] | None,
     no_cache: bool,
+    cache_folder: Path | None,
+    dask: str | None,
     nsys_steps: str | None,
     limits: Limits,
     ceilings: Path | None,
@@ -115,12 +120,11 @@ def analyze(
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces or of Nsight Systems reports, or such files.
     """
     console = Console(stderr=json_file == Path("-"), highlight=False)
-    untraced = summarise_untraced(paths)
-    if untraced is not None:
-        return _untraced(untraced, paths, out, json_file, console, quiet=quiet)
     try:
         options = Options(
             cache=not no_cache,
+            cache_folder=cache_folder,
+            executor=None if dask is None else cluster.executor(dask),
             progress=not quiet,
             only_ranks=only_ranks,
             only_steps=only_steps,
@@ -128,8 +132,8 @@ def analyze(
             limits=limits,
             ceilings=ceilings,
         )
-        analysis = load(*paths, options=options)
-        summary = summarise(analysis)
+        with output(out) as folder:
+            return _analyze(paths, folder, json_file, options, console, allow_partial=allow_partial, quiet=quiet)
     except CeilingsError as error:
         click.echo(f"rankscope: {error}", err=True)
         return NO_NUMBERS
@@ -137,21 +141,38 @@ def analyze(
         click.echo(f"rankscope: {error}", err=True)
         _write_json(error_summary(str(error), error.notices), json_file)
         return NO_NUMBERS
-    if not quiet:
-        show(summary, console)
-    try:
-        folder = _folder(paths, out)
-        if folder is not None:
-            _write(analysis, summary, folder, paths[0].resolve().name)
-            if not quiet:
-                console.print(
-                    f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
-                    f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
-                )
-        _write_json(summary, json_file)
     except OSError as error:
         click.echo(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True)
         return NO_NUMBERS
+
+
+def _analyze(
+    paths: tuple[Path, ...],
+    out: Path | None,
+    json_file: Path | None,
+    options: Options,
+    console: Console,
+    *,
+    allow_partial: bool,
+    quiet: bool,
+) -> int:
+    """Analyse, print and write."""
+    untraced = summarise_untraced(paths)
+    if untraced is not None:
+        return _untraced(untraced, paths, out, json_file, console, quiet=quiet)
+    analysis = load(*paths, options=options)
+    summary = summarise(analysis)
+    if not quiet:
+        show(summary, console)
+    folder = _folder(paths, out)
+    if folder is not None:
+        _write(analysis, summary, folder, paths[0].resolve().name)
+        if not quiet:
+            console.print(
+                f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
+                f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
+            )
+    _write_json(summary, json_file)
     return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
 
 
@@ -171,16 +192,7 @@ def _untraced(
 
 def main(argv: list[str]) -> int:
     """Run the command with its arguments; returns the exit status."""
-    try:
-        return int(analyze.main(argv, prog_name="rankscope analyze", standalone_mode=False) or 0)
-    except click.ClickException as error:
-        click.echo(f"rankscope analyze: {error.format_message()}", err=True)
-        return NO_NUMBERS
-    except click.exceptions.Abort:
-        return 130
-    except BrokenPipeError:  # the reader of our output left: `rankscope analyze ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return OK
+    return run_command(analyze, argv)
 
 
 def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:

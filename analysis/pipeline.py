@@ -51,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     borrow_sizes: bool = True  # of a run's nsys pass: collectives' sizes from the torch pass, where it has none
     cache: bool = True  # keep what was found of each rank in the user's cache folder, and use what is there
+    cache_folder: Path | None = None  # keep it there instead
     fast: bool | None = None  # read with the accelerated scanner; None: where it is installed and pays
     only_ranks: frozenset[int] | None = None  # read and analyse these alone; waits need every rank of a group
     only_steps: tuple[int | None, int | None] | None = None  # analyse steps from the first to the second, inclusive
@@ -212,17 +213,21 @@ def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) ->
 # --- reading -------------------------------------------------------------------------------------------------
 
 
-def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list[Notice]]:
-    """Read and prepare every rank; one that gives no numbers becomes a notice, and the others go on."""
+def jobs(found: sources.Sources, options: Options) -> list[Job]:
+    """Return the work on each rank, in the order of the files."""
     fast = ranks.use_scanner(found.files) if options.fast is None else options.fast
-    cached = user_folder() if options.cache else None
+    cached = options.cache_folder or user_folder() if options.cache else None
     by_rank: defaultdict[object, list[sources.Source]] = defaultdict(list)
     for source in found.files:
         by_rank[source.path if source.rank is None else source.rank].append(source)
-    jobs = [Job(sources=tuple(files), fast=fast, cache=cached) for files in by_rank.values()]
-    outcomes = ranks.prepare_all(jobs, options.executor, Progress(shown=options.progress))
-    if cached is not None and any(outcome.kept for outcome in outcomes):
-        prune(cached)
+    return [Job(sources=tuple(files), fast=fast, cache=cached) for files in by_rank.values()]
+
+
+def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list[Notice]]:
+    """Read and prepare every rank; one that gives no numbers becomes a notice, and the others go on."""
+    outcomes = ranks.prepare_all(jobs(found, options), options.executor, Progress(shown=options.progress))
+    if options.cache_folder is None and any(outcome.kept for outcome in outcomes):
+        prune(user_folder())
     notices = [notice for outcome in outcomes for notice in outcome.notices]
     read = [outcome for outcome in outcomes if outcome.data is not None or outcome.conflicting]
     fatal = [notice for notice in notices if notice.level == "error"]

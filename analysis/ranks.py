@@ -160,10 +160,17 @@ def _collect(executor: Executor, jobs: list[Job], sizes: list[int], progress: Pr
             at = futures[future]
             try:
                 outcomes[at] = future.result()
-            except BrokenExecutor:  # a worker died, and with it all that waited: each gets a process of its own
-                outcomes[at] = _alone(jobs[at])
+            except Exception as error:  # of whatever kind the executor's own is
+                if not _worker_died(error):
+                    raise
+                outcomes[at] = _alone(jobs[at])  # and with it all that waited: each gets a process of its own
             progress.advance(sizes[at])
     return [outcomes[at] for at in range(len(jobs))]
+
+
+def _worker_died(error: Exception) -> bool:
+    """Whether a process that did the work died: a pool breaks then, Dask gives a task up after several workers."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
 
 
 def _alone(job: Job) -> Outcome:

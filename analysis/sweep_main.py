@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope.analysis import compare
+from rankscope.analysis.cli import Location
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.points import Point, run_point, sweep_points
 from rankscope.analysis.show import byte_size
@@ -20,7 +21,7 @@ OK, NO_NUMBERS, PARTIAL, GATE = 0, 2, 3, 4
 
 
 @click.command("rankscope report")
-@click.argument("sweep", type=click.Path(path_type=Path))
+@click.argument("sweep", type=Location())
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: the sweep's analysis/).")
 @click.option("--target", type=float, default=0.8, show_default=True, help="Efficiency under which the advice warns.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although points failed.")
@@ -98,8 +99,8 @@ def latency_table(rows: list[Json]) -> Table:
 
 
 @click.command("rankscope compare")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=Location())
+@click.argument("b", type=Location())
 @click.option("--fail-if", "conditions", multiple=True, help="Exit 4 when it holds: 'step_ms > +5%'. May be repeated.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison here; - for stdout.")
 def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from rankscope.analysis.cli import Location
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.main import NO_NUMBERS, OK, PARTIAL, ranks_option
 from rankscope.analysis.perfetto_full import Originals
@@ -32,7 +33,7 @@ def _kinds(_: click.Context, __: click.Parameter, text: str) -> frozenset[str]:
 
 
 @click.command("rankscope timeline")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=Location())
 @click.option("--step", type=int, help="Step of the picture, and where the page opens (default: the typical one).")
 @click.option("--ranks", metavar="LIST", callback=ranks_option, help="Draw these ranks alone: 0,3,8-15.")
 @click.option(

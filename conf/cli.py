@@ -20,6 +20,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "analyse a run folder, a folder of traces, or trace files",
     ),
+    "ingest": (
+        "rankscope.analysis.ingest_main",
+        "main",
+        "read ranks ahead of the analysis, as parts of a job array",
+    ),
     "report": (
         "rankscope.analysis.sweep_main",
         "report_main",
