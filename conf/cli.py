@@ -31,6 +31,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "all ranks on one clock: picture, page, Perfetto trace",
     ),
+    "tensorboard": (
+        "rankscope.analysis.tensorboard",
+        "main",
+        "a run or sweep as a log folder for TensorBoard",
+    ),
     "nsys-strip": (
         "rankscope.analysis.nsys_strip",
         "main",
@@ -48,7 +53,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-_NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "torch": "train"}
+_NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "tensorboardX": "tensorboard", "torch": "train"}
 
 
 def main(argv: list[str] | None = None) -> int:
