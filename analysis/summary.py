@@ -118,6 +118,11 @@ def _alignment(analysis: Analysis) -> Json:
         "error_bound_us": None if clock.bound_ns is None else us(clock.bound_ns),
         "feasible_width_us": None if clock.feasible_width_ns is None else us(clock.feasible_width_ns),
         "causality_violations": clock.causality_violations,
+        "probes": {
+            str(rank): {"offset_us": us(found.at(clock.origin + found.offset_ns)), "error_us": us(found.error_ns)}
+            for rank, found in clock.probed.items()
+        }
+        or None,
         "unaligned_ranks": sorted(clock.unaligned),
     }
 
@@ -306,10 +311,14 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
 
 def tables(analysis: Analysis) -> dict[str, Table]:
     """Return the tables that are written beside the summary."""
-    from rankscope.analysis import frames
+    from rankscope.analysis import buckets, frames, operators
 
     return {
         "collectives": frames.collectives(analysis),
         "steps": frames.steps(analysis),
         "segments": frames.segments(analysis),
+        "operators": operators.operators(analysis),
+        "kernels_by_name": operators.kernels_by_name(analysis),
+        "modules": operators.modules(analysis),
+        "buckets": buckets.buckets(analysis),
     }
