@@ -88,7 +88,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _usage() -> str:
-    lines = [f"  rankscope {name:<10} {text}" for name, (_, _, text) in COMMANDS.items()]
+    lines = [f"  rankscope {name:<11} {text}" for name, (_, _, text) in COMMANDS.items()]
     return "\n".join(["Profiles distributed training and says where the time of a step goes.", "", *lines])
 
 
