@@ -6,12 +6,13 @@ time into the common one. A unit is a host where hosts are known (its ranks shar
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rankscope.analysis import grouped
 from rankscope.analysis.names import SYNCHRONISING
+from rankscope.analysis.probes import Probed, probed, shared_clock_error
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.table import Column, Table
 
@@ -25,7 +26,7 @@ _SIGNIFICANT = 5.0  # standard errors from which on a drift is claimed; below, c
 class Alignment:
     """Offsets and drifts per rank, against the reference rank, and how far they can be trusted."""
 
-    method: str  # shared_clock | collective_ends | none
+    method: str  # shared_clock | collective_ends | probes | none
     reference_rank: int
     offset_ns: dict[int, int]  # this rank's clock minus the reference's, at `origin`
     drift: dict[int, float]  # ns a ns; absent where the window cannot carry one
@@ -36,6 +37,7 @@ class Alignment:
     feasible_width_ns: int | None = None  # what causality leaves open, for the rank where it leaves most
     causality_violations: int = 0
     clock_error_ns: int | None = None  # of a clock that the ranks share, by their probes, where ends are loose
+    probed: dict[int, Probed] = field(default_factory=dict)  # what the probes say, whichever method was used
 
     def to_common(self, rank: int, times: Column) -> Column:
         """Turn times of a rank's clock (ns) into the reference's (ns)."""
@@ -44,6 +46,16 @@ class Alignment:
         if drift:
             shifted = shifted - np.rint((shifted - self.origin) * drift).astype(np.int64)
         return shifted
+
+    def disagreements(self) -> dict[int, tuple[int, int]]:
+        """Return the ranks whose probes and collectives differ beyond their errors, as (difference, errors) in ns."""
+        found = {}
+        for rank, clock in self.probed.items() if self.method == "collective_ends" else ():
+            differs = abs(self.offset_ns.get(rank, 0) - clock.at(self.origin + clock.offset_ns))
+            limit = clock.error_ns + (self.bound_ns or 0)
+            if differs > limit:
+                found[rank] = differs, limit
+        return found
 
     @property
     def bound_ns(self) -> int | None:
@@ -84,7 +96,12 @@ def align(calls: Table, ranks: Sequence[RankData]) -> Alignment:
         unaligned=frozenset(rank for rank in numbers if not reached[unit_of[rank]]),
         clock_error_ns=_probed(ranks) if method == "shared_clock" else None,
     )
-    return _judged(alignment, ends, call)
+    judged = _judged(alignment, ends, call)
+    clocks = probed(ranks)
+    chosen = _by_probes(judged, ranks, clocks)
+    if chosen is not judged:
+        chosen = _judged(chosen, ends, call)
+    return replace(chosen, probed=clocks)
 
 
 def _units(ranks: Sequence[RankData]) -> tuple[dict[int, int], str]:
@@ -97,9 +114,27 @@ def _units(ranks: Sequence[RankData]) -> tuple[dict[int, int], str]:
 
 def _probed(ranks: Sequence[RankData]) -> int | None:
     """Return the error of a shared clock by its probes (ns); None for GPU records, whose stamps err by themselves."""
-    errors = [data.probe_error_ns for data in ranks]
-    known = [error for error in errors if error is not None]
-    return max(known) if len(known) == len(errors) and all(data.mode == "cpu" for data in ranks) else None
+    return shared_clock_error(ranks) if all(data.mode == "cpu" for data in ranks) else None
+
+
+def _by_probes(alignment: Alignment, ranks: Sequence[RankData], clocks: dict[int, Probed]) -> Alignment:
+    """Return the clocks of several hosts by their probes, where those err less than ends of collectives do.
+
+    That is so under gloo, whose ends are loose. The stamps of a GPU err by themselves: there only ends count.
+    """
+    bound = alignment.bound_ns
+    error = max((clock.error_ns for clock in clocks.values()), default=0)
+    several = alignment.method == "collective_ends" and any(clock.offset_ns or clock.drift for clock in clocks.values())
+    if not several or bound is None or error >= bound or any(data.mode != "cpu" for data in ranks):
+        return alignment
+    return replace(
+        alignment,
+        method="probes",
+        offset_ns={rank: clock.at(alignment.origin + clock.offset_ns) for rank, clock in clocks.items()},
+        drift={rank: clock.drift for rank, clock in clocks.items() if clock.drift},
+        unaligned=frozenset(),
+        clock_error_ns=error,
+    )
 
 
 def _offsets(end: Column, call: Column, unit: Column, units: int, reference: int) -> tuple[Column, Column]:

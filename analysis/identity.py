@@ -59,7 +59,7 @@ def _numbered(data: RankData, rank: int, source: sources.Source) -> RankData:
         data,
         rank=rank,
         host_id=source.host_id or data.host_id,
-        probe_error_ns=source.probe_error_ns,
+        probes=list(source.probes),
         notices=notices,
     )
 

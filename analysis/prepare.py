@@ -66,7 +66,7 @@ def prepare(trace: RankTrace) -> RankData:
         backend=trace.backend,
         groups=trace.groups,
         host_id=trace.host_id,
-        probe_error_ns=trace.probe_error_ns,
+        probes=trace.probes,
         complete=trace.complete,
         source=trace.source,
         sees_communication=trace.sees_communication,

@@ -9,6 +9,7 @@ import msgspec
 from rankscope.analysis.errors import Notice
 from rankscope.analysis.intervals import Intervals
 from rankscope.analysis.table import Table
+from rankscope.analysis.trace import Probe
 
 # One row a communication record of this rank, in the order of the calls.
 COMM_COLUMNS = (
@@ -41,7 +42,7 @@ class RankData(msgspec.Struct, kw_only=True):
     backend: str | None
     groups: dict[str, list[int]]
     host_id: str | None
-    probe_error_ns: int | None
+    probes: list[Probe]
     complete: bool
     source: str  # "kineto" or "nsys"
     sees_communication: bool  # False: that there are no collectives means nothing

@@ -18,6 +18,12 @@ def clock_notices(analysis: Analysis) -> list[Notice]:
                 f"rank {rank}: its clock is {abs(offset) * 1e-6:.3f} ms {way} rank {clock.reference_rank}'s; corrected"
             )
             notices.append(Notice(kind="clock_offset", rank=rank, message=text, details={"offset_us": offset / 1000}))
+    for rank, (differs, limit) in clock.disagreements().items():
+        text = (
+            f"rank {rank}: the ends of collectives and the clock probes differ by {differs * 1e-6:.3f} ms, more than "
+            f"their errors of {limit * 1e-6:.3f} ms: waits between hosts may be wrong by that much"
+        )
+        notices.append(Notice(kind="clock_disagreement", rank=rank, message=text))
     for rank in sorted(clock.unaligned) if clock.method != "none" else []:
         text = f"rank {rank}: shares no synchronising collective with the others; its clock cannot be compared"
         notices.append(Notice(kind="unaligned_rank", rank=rank, message=text))

@@ -198,7 +198,11 @@ def _quality(summary: Json) -> RenderableType | None:
     clock = summary["alignment"]
     if clock["error_bound_us"] is None:
         return None
-    way = {"shared_clock": "The ranks share a clock", "collective_ends": "One clock by the ends of collectives"}
+    way = {
+        "shared_clock": "The ranks share a clock",
+        "collective_ends": "One clock by the ends of collectives",
+        "probes": "One clock by the recorded clock probes",
+    }
     bound = clock["error_bound_us"]
     text = f"\n{way[clock['method']]}; error at most {max(bound, 1):.0f} us"
     if clock["causality_violations"]:

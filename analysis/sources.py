@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from rankscope.analysis.errors import AnalysisError, Notice
+from rankscope.analysis.trace import Probe
 from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.run_dir import PassDir, RankDir
 
@@ -35,7 +36,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None  # from our own run folder; decides
     rank_from_name: int | None = None  # a guess, used when the file does not say
     host_id: str | None = None
-    probe_error_ns: int | None = None  # how far its clock probes leave it from rank 0's
+    probes: tuple[Probe, ...] = ()  # of its clock against rank 0's
     process: int | None = None  # in a report of Nsight Systems that holds several
     steps: str | None = None  # names the NVTX ranges that are steps
 
@@ -92,8 +93,8 @@ def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> 
                 label=f"ranks/{rank_dir.rank}/{path.name}",
                 explicit=True,
                 rank=rank_dir.rank,
-                host_id=info.get("boot_id"),
-                probe_error_ns=_probe_error(info),
+                host_id=_host_id(info),
+                probes=_probes(info),
             )
             for path in traces
         ]
@@ -133,15 +134,18 @@ def _rank_info(rank_dir: RankDir, notices: list[Notice]) -> dict[str, Any]:
     return {}
 
 
-def _probe_error(info: dict[str, Any]) -> int | None:
-    """Return the largest |offset| + round trip of a rank's clock probes (ns): its clock is no further from rank 0's."""
-    probes = info.get("clock_probes")
-    if not isinstance(probes, list) or not probes:
-        return None
+def _host_id(info: dict[str, Any]) -> str | None:
+    """Return what names a rank's clock: the boot of a kernel, and the host, since containers may be given their own."""
+    boot, host = info.get("boot_id"), info.get("host")
+    return f"{boot} {host}" if boot else None
+
+
+def _probes(info: dict[str, Any]) -> tuple[Probe, ...]:
+    """Return the rank's clock probes; none where they cannot be read."""
     try:
-        return max(abs(int(probe["offset_ns"])) + int(probe["rtt_ns"]) for probe in probes)
-    except (KeyError, TypeError, ValueError):
-        return None
+        return tuple(msgspec.convert(info.get("clock_probes") or [], list[Probe]))
+    except msgspec.ValidationError:
+        return ()
 
 
 def _loose(paths: Sequence[Path]) -> Sources:

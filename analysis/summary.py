@@ -118,6 +118,11 @@ def _alignment(analysis: Analysis) -> Json:
         "error_bound_us": None if clock.bound_ns is None else us(clock.bound_ns),
         "feasible_width_us": None if clock.feasible_width_ns is None else us(clock.feasible_width_ns),
         "causality_violations": clock.causality_violations,
+        "probes": {
+            str(rank): {"offset_us": us(found.at(clock.origin + found.offset_ns)), "error_us": us(found.error_ns)}
+            for rank, found in clock.probed.items()
+        }
+        or None,
         "unaligned_ranks": sorted(clock.unaligned),
     }
 

@@ -20,6 +20,14 @@ HOST_COLUMNS = ("start", "duration", "name", "thread", "external_id", "annotatio
 CODED = frozenset({"name", "collective", "dtype", "group", "group_ranks", "thread"})
 
 
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison of a rank's wall clock with rank 0's (ns): the offset is right to within half the round trip."""
+
+    time_ns: int
+    offset_ns: int
+    rtt_ns: int
+
+
 class RankTrace(msgspec.Struct, kw_only=True):
     """The tables of one rank, from one file or from the files of several profiler cycles."""
 
@@ -33,7 +41,7 @@ class RankTrace(msgspec.Struct, kw_only=True):
     backend: str | None = None
     groups: dict[str, list[int]] = {}  # process group -> global ranks, where the file lists them
     host_id: str | None = None  # ranks of one host_id share a clock; None: unknown
-    probe_error_ns: int | None = None  # how far clock probes leave this clock from rank 0's
+    probes: list[Probe] = []  # of this clock against rank 0's
     sees_communication: bool = True  # False: the recorder cannot see collectives, so none is no zero
     complete: bool = True  # False: records are missing; the rank is kept out of numbers across ranks
     notices: list[Notice] = []

@@ -132,6 +132,22 @@ class PassDir:
 
 
 @dataclass(frozen=True)
+class NodeDir:
+    """What one launcher of a run on several nodes tells the others."""
+
+    path: Path
+
+    @property
+    def info(self) -> Path:
+        """The node: host, boot id, devices, versions, variables (JSON), as in environment.json."""
+        return self.path / "node.json"
+
+    def said(self, stage: str) -> Path:
+        """How a stage (`join`, or a pass) ended on this node (JSON)."""
+        return self.path / f"{stage}.json"
+
+
+@dataclass(frozen=True)
 class RunDir:
     """A run folder; every path in it is made here."""
 
@@ -161,6 +177,10 @@ class RunDir:
     def analysis(self) -> Path:
         """Where the analysis writes."""
         return self.path / "analysis"
+
+    def node(self, number: int) -> NodeDir:
+        """The folder of one launcher; 0 is the first."""
+        return NodeDir(self.path / "nodes" / str(number))
 
     def for_pass(self, name: str) -> PassDir:
         """The folder of one pass."""

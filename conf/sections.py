@@ -104,6 +104,9 @@ class LaunchConfig(Section, frozen=True, kw_only=True):
     timeout_s: Positive = 1800.0  # for a whole pass
     stall_timeout_s: Positive = 300.0  # longest time without progress of any rank
     grace_s: Positive = 15.0  # between asking the ranks to stop and killing them
+    local_dir: str | None = None  # where ranks write first; null: the run folder, on several nodes the temporary folder
+    join_timeout_s: Positive = 300.0  # several nodes: how long the first waits for the others
+    node_timeout_s: Positive = 60.0  # several nodes: how long one waits for another after its own ranks have ended
     min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from rankscope.launch.torchrun import Ended
 
 Kind = Literal[
     "raise", "exit", "signal", "oom", "disk_full", "timeout", "stall", "missing_file", "interrupted", "launcher",
+    "missing_node", "lost_node", "collect_failed",
     "nsys_failed", "nsys_report_missing", "nsys_report_unfinished", "nsys_export_failed", "nsys_no_steps",
 ]  # fmt: skip
 
@@ -84,18 +86,26 @@ class _Exit(msgspec.Struct, frozen=True, kw_only=True):
         return consequence, self.time, self.error is not None, self.written, self.rank
 
 
-def failure_of(pass_dir: PassDir, ended: Ended, world_size: int, since: float) -> Failure | None:
-    """Return the first cause why the pass is not whole, or None; `since` is when it began (Unix seconds)."""
+def is_consequence(failure: Failure) -> bool:
+    """Whether what failed may only have lost its partner on another node."""
+    return failure.kind in ("lost_node", "stall", "timeout") or _LOST_PARTNER.search(failure.message) is not None
+
+
+def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: float) -> Failure | None:
+    """Return the first cause why the pass is not whole, or None; `since` is when it began (Unix seconds).
+
+    `ranks` are those of this node.
+    """
     if ended.cut is not None:
-        return _stuck(pass_dir, ended, world_size)
+        return _stuck(pass_dir, ended, ranks)
     if ended.returncode != 0:
         return _first_exit(pass_dir, ended)
-    return missing_file(pass_dir, world_size, since)
+    return missing_file(pass_dir, ranks, since)
 
 
-def missing_file(pass_dir: PassDir, world_size: int, since: float) -> Failure | None:
+def missing_file(pass_dir: PassDir, ranks: Sequence[int], since: float) -> Failure | None:
     """Return the first file that a rank had to write in this pass and did not: absent, older than it, or empty."""
-    for rank in map(pass_dir.rank, range(world_size)):
+    for rank in map(pass_dir.rank, ranks):
         needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.name == "torch" else [])
         for path in needed:
             fault = usable(path, since)
@@ -188,12 +198,12 @@ def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
     return exit_
 
 
-def _stuck(pass_dir: PassDir, ended: Ended, world_size: int) -> Failure:
+def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
     """Name the rank that the others wait for: one that never started, else the furthest behind that does not wait."""
     assert ended.cut is not None  # the caller has seen to it
     key, what = _CUTS[ended.cut]
     ranks = ended.progress
-    absent = [rank for rank in range(world_size) if rank not in ranks]
+    absent = [rank for rank in expected if rank not in ranks]
     behind = min((progress.place for progress in ranks.values()), default=None)
     last = absent or [rank for rank, progress in ranks.items() if progress.place == behind]
     stacks = {rank: main_stack(_read(pass_dir.rank(rank).stack)) for rank in last}

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 import msgspec
 import yaml
 
-from rankscope.conf import ConfigError, RunDir, RunDirError
+from rankscope.conf import ConfigError, RunDirError
 from rankscope.launch import sweep
 from rankscope.launch.compose import compose
-from rankscope.launch.failure import Failure
 from rankscope.launch.preflight import refuse
 from rankscope.launch.processes import Interrupted, Stop
-from rankscope.launch.record import PARTIAL, REFUSED, analyse, record, say
+from rankscope.launch.record import PARTIAL, REFUSED, Recorded, analyse, record, say
 from rankscope.launch.torch_facts import torch_facts
 from rankscope.launch.usage import usage
 
@@ -37,8 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             facts = torch_facts()
             stop.check()
             refuse(config, facts)
-            run_dir, failure = record(config, overrides, facts, stop)
-            return _report(run_dir, failure, stop)
+            return _report(record(config, overrides, facts, stop), stop)
     except (ConfigError, RunDirError) as error:
         say(f"rankscope: {error}")
         return REFUSED
@@ -56,10 +54,15 @@ def _sweep(arguments: Sequence[str]) -> int:
         return sweep.run_sweep(_overrides(rest), stop) if path is None else sweep.resume(path, stop)
 
 
-def _report(run_dir: RunDir, failure: Failure | None, stop: Stop) -> int:
-    """Say what failed, analyse what there is, and return the exit status."""
+def _report(recorded: Recorded, stop: Stop) -> int:
+    """Say what failed, analyse what there is, and return the exit status; of several nodes the first analyses."""
+    run_dir, failure, node = recorded.run_dir, recorded.failure, recorded.node
     if failure is not None:
         say(failure.text())
+    if not node.leads:
+        say(f"rankscope: node {node.number} of {node.count} is done; the first node analyses {run_dir.path}")
+        return 0 if failure is None else REFUSED
+    if failure is not None:
         traces = [rank for rank in run_dir.for_pass("torch").ranks() if rank.trace.exists() and rank.info.exists()]
         traces = traces or [rank for rank in run_dir.for_pass("nsys").ranks() if rank.nsys_export.exists()]
         status = analyse(run_dir, stop, partial=True) if traces else REFUSED

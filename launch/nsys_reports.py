@@ -4,6 +4,7 @@ nsys ends with status 0 in several cases without a report, so nothing but the fi
 """
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 from rankscope.conf import PassDir, RankDir, RunConfig, nsys_tool
@@ -16,10 +17,10 @@ AND COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) GLOB 'step_[
 """
 
 
-def collect(config: RunConfig, pass_dir: PassDir, nsys: Path, since: float) -> Failure | None:
-    """Export every report of the pass; returns the first fault, after all ranks have been looked at."""
+def collect(config: RunConfig, pass_dir: PassDir, nsys: Path, ranks: Sequence[int], since: float) -> Failure | None:
+    """Export every report of these ranks; returns the first fault, after all ranks have been looked at."""
     failures = []
-    for rank in range(config.world_size):
+    for rank in ranks:
         rank_dir = pass_dir.rank(rank)
         if not is_profiled(config, rank, _local_rank(config, rank)):
             continue

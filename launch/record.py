@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -23,11 +23,13 @@ from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import Status
 from rankscope.launch.environment import environment, git_commit
 from rankscope.launch.failure import Failure, Kind, failure_of
+from rankscope.launch.nodes import Node, enter
 from rankscope.launch.nsys_command import program
 from rankscope.launch.nsys_reports import collect, of_pass_or_reports
 from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.stage import Stage, missing
 from rankscope.launch.torch_facts import TorchFacts
-from rankscope.launch.torchrun import run_pass, torchrun_command
+from rankscope.launch.torchrun import own_ranks, run_pass, torchrun_command
 
 REFUSED, PARTIAL = 2, 3
 
@@ -38,26 +40,36 @@ _ANALYSIS_GRACE_S = 5.0
 _log = logging.getLogger("rankscope.launch")
 
 
-def record(config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop) -> tuple[RunDir, Failure | None]:
-    """Claim a run folder and record every pass into it; returns the folder and the first cause if one failed.
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a run: its folder, the first cause if it failed, and this launcher among those of the run."""
+
+    run_dir: RunDir
+    failure: Failure | None
+    node: Node
+
+
+def record(config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop) -> Recorded:
+    """Claim a run folder, or join the node that has, and record every pass into it.
 
     The folder's status is written in every case. Raises `Interrupted` after no process of the run is left.
     """
     started = datetime.now().astimezone()
-    exact = Path(config.run_dir) if config.run_dir is not None else None
-    run_dir = RunDir.claim(Path(config.runs_dir), config.name, started, exact)
-    with _logged(run_dir):
-        return run_dir, _record(run_dir, config, overrides, facts, stop, started)
+    node = enter(config, started, stop)
+    with _logged(node):
+        return Recorded(run_dir=node.run_dir, failure=_record(node, config, overrides, facts, stop, started), node=node)
 
 
 def _record(
-    run_dir: RunDir, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop, started: datetime
+    node: Node, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop, started: datetime
 ) -> Failure | None:
     passes: dict[str, Status] = {}
     failure: Failure | None = Failure(kind="launcher", message="the launcher failed")  # until it is known better
+    run_dir = node.run_dir
     try:
-        _write_inputs(run_dir, config, overrides, facts, started)
-        failure = _record_passes(run_dir, config, stop, passes)
+        _write_inputs(node, config, overrides, facts, started)
+        failure = node.agree(None, {}, stop)
+        if failure is None:
+            failure = _record_passes(node, config, stop, passes)
     except OSError as error:
         kind: Kind = "disk_full" if error.errno in _FULL else "launcher"
         failure = Failure(kind=kind, message=f"{error.filename or run_dir.path}: {error.strerror}")
@@ -65,15 +77,27 @@ def _record(
         failure = Failure(kind="interrupted", message=f"interrupted by {interrupted}")
         raise
     finally:
-        _finish(run_dir, failure, passes)
+        if failure is not None:
+            node.say(failure)
+        if node.leads:
+            _finish(run_dir, failure, passes)
     return failure
 
 
 def _write_inputs(
-    run_dir: RunDir, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, started: datetime
+    node: Node, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, started: datetime
 ) -> None:
+    """Write what ranks read and what the machine is; the configuration comes last and makes it whole."""
+    run_dir, found = node.run_dir, environment(facts)
+    if node.count > 1:
+        node_dir = run_dir.node(node.number)
+        node_dir.path.mkdir(parents=True, exist_ok=True)
+        write_json(node_dir.info, found)
+    if not node.leads:
+        return
     run_dir.write_record(
         rankscope=version("rankscope"),
+        launch_id=node.launch_id,
         status="running",
         overrides=list(overrides),
         start=started.astimezone(UTC).isoformat(),
@@ -83,25 +107,39 @@ def _write_inputs(
         failure=None,
     )
     _reserve(run_dir).write_bytes(bytes(_RESERVE_BYTES))
+    write_json(run_dir.environment, found)
     save_config(config, run_dir.config)
-    write_json(run_dir.environment, environment(facts))
 
 
-def _record_passes(run_dir: RunDir, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
-    """Run the passes in turn, up to the first that fails; notes the status of each in `passes`."""
-    for name in pass_folders(config):
-        since = time.time()
-        passes[name] = "running"
-        _log.info("pass %s: %s", name, shlex.join(torchrun_command(config, run_dir, name)))
-        run_dir.write_record(passes=passes)
-        pass_dir = run_dir.for_pass(name)
-        failure = failure_of(pass_dir, run_pass(config, run_dir, name, stop), config.world_size, since)
-        if name == "nsys":  # of a pass that failed too: the ranks that ended well have reports
-            failure = of_pass_or_reports(failure, collect(config, pass_dir, program(config), since))
-        if failure is not None:
-            return failure
-        passes[name] = "completed"
+def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
+    """Run the passes in turn, up to the first that fails on any node; notes the status of each in `passes`."""
+    with closing(Stage(config, node)) as stage:
+        for name in pass_folders(config):
+            node.begin(name)
+            passes[name] = "running"
+            _log.info("pass %s: %s", name, shlex.join(torchrun_command(config, stage.run_dir, name)))
+            if node.leads:
+                node.run_dir.write_record(passes=passes)
+            files, failure = stage.collect(name, _run_pass(config, stage.run_dir, name, stop))
+            failure = node.agree(failure, files, stop)
+            if failure is None and node.leads:
+                failure = missing(node.run_dir, name, node.said_files())
+            if failure is not None:
+                return failure
+            passes[name] = "completed"
     return None
+
+
+def _run_pass(config: RunConfig, run_dir: RunDir, name: str, stop: Stop) -> Failure | None:
+    """Run one pass on this node, and return the first cause why it is not whole."""
+    since = time.time()
+    pass_dir = run_dir.for_pass(name)
+    ended = run_pass(config, run_dir, name, stop)
+    ranks = own_ranks(config, pass_dir)
+    failure = failure_of(pass_dir, ended, ranks, since)
+    if name == "nsys":  # of a pass that failed too: the ranks that ended well have reports
+        failure = of_pass_or_reports(failure, collect(config, pass_dir, program(config), ranks, since))
+    return failure
 
 
 def pass_folders(config: RunConfig) -> list[str]:
@@ -140,9 +178,9 @@ def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool =
 
 
 @contextmanager
-def _logged(run_dir: RunDir) -> Iterator[None]:
-    """Write what the launcher logs to launcher.log; a full disk must not turn a line of log into a traceback."""
-    handler = logging.FileHandler(run_dir.log, delay=True, encoding="utf-8")
+def _logged(node: Node) -> Iterator[None]:
+    """Write what the launcher logs to its launcher.log; a full disk must not turn a line of log into a traceback."""
+    handler = logging.FileHandler(node.log, delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.handleError = lambda record: None  # type: ignore[method-assign]
     _log.addHandler(handler)

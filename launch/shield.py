@@ -42,6 +42,7 @@ def main(arguments: list[str]) -> int:
 
 def _command(config: RunConfig, run_dir: RunDir, rank: int, command: list[str]) -> list[str]:
     rank_dir = run_dir.for_pass(PASS).rank(rank)
+    rank_dir.path.mkdir(parents=True, exist_ok=True)
     cuda = sees_gpu(json.loads(run_dir.environment.read_text()), config)
     session = f"rankscope-{os.getpid()}-{rank}"
     return profile_command(program(config), config, rank_dir, session, cuda=cuda, command=command)

@@ -30,7 +30,10 @@ def run_sweep(overrides: Sequence[str], stop: Stop) -> int:
     points = plan(overrides)
     facts = torch_facts()
     for point in points:
-        refuse(compose(point.overrides), facts)
+        config = compose(point.overrides)
+        if config.launch.nnodes > 1:
+            raise ConfigError("launch.nnodes: a sweep runs its points on one node; run points over several nodes apart")
+        refuse(config, facts)
     first = compose(points[-1].overrides)
     sweep = SweepDir.claim(Path(first.runs_dir), f"{first.name}-sweep", datetime.now().astimezone())
     return _run(sweep, SweepRecord(overrides=list(overrides), points=points), facts, stop)
@@ -74,10 +77,11 @@ def _run_point(sweep: SweepDir, done: SweepRecord, point: PointRecord, facts: To
     point.folder, point.status, point.failure = folder, "running", None
     sweep.write(done)
     try:
-        made, failure = record(config, point.overrides, facts, stop)
+        recorded = record(config, point.overrides, facts, stop)
     except Interrupted:
         point.status = "interrupted"
         raise
+    made, failure = recorded.run_dir, recorded.failure
     point.status = "completed" if failure is None else "failed"
     point.failure = None if failure is None else msgspec.to_builtins(failure)
     if failure is not None:

@@ -66,8 +66,9 @@ def run_pass(config: RunConfig, run_dir: RunDir, name: str, stop: processes.Stop
     """
     pass_dir = run_dir.for_pass(name)
     pass_dir.torchrun.mkdir(parents=True)
-    for rank in range(config.world_size):
-        pass_dir.rank(rank).path.mkdir(parents=True)
+    if config.launch.nnodes == 1:  # else nobody knows yet which ranks are this node's
+        for rank in range(config.world_size):
+            pass_dir.rank(rank).path.mkdir(parents=True)
     command, environment = torchrun_command(config, run_dir, name), rank_environment(config, run_dir, os.environ)
     with pass_dir.agent_log.open("wb") as log:
         agent = processes.start(command, environment, stdout=log, stderr=subprocess.STDOUT)
@@ -82,13 +83,20 @@ def run_pass(config: RunConfig, run_dir: RunDir, name: str, stop: processes.Stop
     return Ended(returncode=agent.returncode, cut=cut, limit_s=limit_s, progress=read_progress(pass_dir))
 
 
+def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
+    """Return the ranks of this node: all of a run on one node, else those that came up in its own folder."""
+    if config.launch.nnodes == 1:
+        return list(range(config.world_size))
+    return [rank.rank for rank in pass_dir.ranks()]
+
+
 def _watch(
     agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop
 ) -> Literal["timeout", "stall"] | None:
     """Show progress until torchrun ends (None) or a limit is passed (which one)."""
     begun = moved = time.monotonic()
     places: dict[int, tuple[int, int]] = {}
-    with Display(pass_dir.name, config.world_size) as display:
+    with Display(pass_dir.name, config.world_size // config.launch.nnodes) as display:
         while agent.poll() is None:
             if stop.signum is not None:
                 display.say(f"{pass_dir.name}: stopping the ranks, at most {config.launch.grace_s:g} s")

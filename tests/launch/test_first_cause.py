@@ -37,7 +37,7 @@ def failed(folder: Path, exits: dict[int, tuple[int, int]], errors: dict[int, st
             json.dumps({"message": {"message": message, "extraInfo": {"py_callstack": "trace", "timestamp": "1"}}})
         )
         os.utime(path, (exits[rank][0], exits[rank][0]))
-    failure = failure_of(pass_dir, Ended(returncode=1, cut=None, limit_s=None, progress={}), len(exits), 0.0)
+    failure = failure_of(pass_dir, Ended(returncode=1, cut=None, limit_s=None, progress={}), range(len(exits)), 0.0)
     assert failure is not None
     return failure
 
@@ -125,7 +125,7 @@ def test_the_rank_that_the_others_wait_for(
         pass_dir.rank(number).path.mkdir(parents=True)
         pass_dir.rank(number).stack.write_text(stack)
     progress = {number: RankProgress(phase=phase, step=step, of=9) for number, (phase, step, _) in said.items()}
-    failure = failure_of(pass_dir, Ended(returncode=-9, cut="stall", limit_s=5.0, progress=progress), 2, 0.0)
+    failure = failure_of(pass_dir, Ended(returncode=-9, cut="stall", limit_s=5.0, progress=progress), range(2), 0.0)
     assert failure is not None
     assert failure.rank == rank
     assert part in failure.message
@@ -143,7 +143,7 @@ def test_a_rank_file_that_is_not_there_is_named(name: str, fault: str, part: str
     for rank in (0, 1):
         for path in (pass_dir.rank(rank).info, pass_dir.rank(rank).steps, pass_dir.rank(rank).trace):
             file_of(path, "x")
-    assert missing_file(pass_dir, 2, begun) is None
+    assert missing_file(pass_dir, range(2), begun) is None
     broken = pass_dir.rank(1).path / name
     if fault == "absent":
         broken.unlink()
@@ -151,7 +151,7 @@ def test_a_rank_file_that_is_not_there_is_named(name: str, fault: str, part: str
         broken.write_text("")
     else:
         os.utime(broken, (begun - 60, begun - 60))
-    failure = missing_file(pass_dir, 2, begun)
+    failure = missing_file(pass_dir, range(2), begun)
     assert failure is not None
     assert (failure.rank, failure.kind) == (1, "missing_file")
     assert name in failure.message
