@@ -100,6 +100,8 @@ class Worker:
             loop = self._prepare(config, plan, context, progress)
             probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
             loop.run()
+            # not when saving: DDP answers only when it is not inside a collective
+            self._info["bucket_bytes"] = None if self._ddp is None else bucket_bytes(self._ddp)
             progress.enter("export")
             context.synchronize()
             probes.append(clock.probe(context, "after").to_json())
@@ -120,7 +122,6 @@ class Worker:
         self._info |= {
             "memory_peak_bytes": max(peaks, default=None),
             "steps": len(rows),
-            "bucket_bytes": None if self._ddp is None else bucket_bytes(self._ddp),
             "module_memory_bytes": self._modules.memory if self._modules and self._modules.memory else None,
             "traces": self._profiler.traces if self._profiler else [],
             "status": "ok" if error is None else "failed",
