@@ -5,11 +5,12 @@ the innermost operator around its launch, and to every operator and range around
 steps of a rank; shares are of the sum of its steps.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankscope.analysis.activity import is_matmul, uses_tensor_cores
+from rankscope.analysis.diagnose import rank_infos
 from rankscope.analysis.names import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.steps import step_at
@@ -32,7 +33,18 @@ def operators(analysis: "Analysis") -> Table:
 
 def modules(analysis: "Analysis") -> Table:
     """One row a named module, direction and rank."""
-    return _by_name(analysis, modules=True)
+    table = _by_name(analysis, modules=True)
+    infos = [] if analysis.run_dir is None else rank_infos(analysis.run_dir, ("torch",))
+    kept: dict[tuple[Any, str | None], int] = {
+        (info.get("rank"), MODULE + name): size for info in infos for name, size in _memory(info).items()
+    }
+    keys = zip(table["rank"].tolist(), table.texts("name"), strict=True)
+    return table.with_columns(memory_bytes=np.array([kept.get(key, UNKNOWN) for key in keys], np.int64))
+
+
+def _memory(info: dict[str, Any]) -> dict[str, int]:
+    found = info.get("module_memory_bytes")
+    return found if isinstance(found, dict) else {}
 
 
 def kernels_by_name(analysis: "Analysis") -> Table:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from rankscope.analysis import cache, kineto, readers, store
+from rankscope.analysis import cache, kineto, light, readers, store
 from rankscope.analysis.errors import Notice, UnreadableTraceError
 from rankscope.analysis.prepare import prepare
 from rankscope.analysis.progress import Progress
@@ -70,7 +70,7 @@ def prepare_rank(job: Job) -> Outcome:
     traces, notices = _read(job)
     if not traces or (len(traces) > 1 and not are_cycles([host_steps(trace.host) for trace in traces])):
         return Outcome(job=job, notices=notices, conflicting=bool(traces))
-    trace = merge_cycles(traces)
+    trace = light.completed(merge_cycles(traces), job.sources[0].path)
     data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank))
     saved = folder is not None and not notices and cache.save(folder, data)
     if not job.keep_tables:

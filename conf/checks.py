@@ -16,7 +16,16 @@ INFERENCE_WARMUP = 50  # steps before latency is measured
 
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` with one line that tells what to change."""
-    for one in (_check_batch, _check_mode, _check_world, _check_names, _check_data, _check_nsys, _check_scenario):
+    for one in (
+        _check_batch,
+        _check_mode,
+        _check_world,
+        _check_names,
+        _check_data,
+        _check_nsys,
+        _check_scenario,
+        _check_profile,
+    ):
         one(config)
 
 
@@ -114,3 +123,18 @@ def _check_scenario(config: RunConfig) -> None:
             )
         if fault.fault in GPU_FAULTS and config.device == "cpu":
             raise ConfigError(f"scenario.fault={fault.fault} with device=cpu: this fault needs a GPU")
+
+
+def _check_profile(config: RunConfig) -> None:
+    profile = config.profile
+    if profile.device_only and config.device == "cpu":
+        raise ConfigError(
+            "profile.device_only=true with device=cpu: a CPU has no device activities; use profile=default"
+        )
+    of_operators = ("record_shapes", "profile_memory", "with_stack", "with_flops")
+    if profile.device_only and any(getattr(profile, name) for name in of_operators):
+        raise ConfigError(f"profile.device_only=true: there are no operators to record {', '.join(of_operators)} of")
+    if profile.modules and config.compile != "off":
+        raise ConfigError(
+            f"profile.modules with compile={config.compile}: compiled code runs no hooks; use compile=off"
+        )

@@ -75,6 +75,8 @@ class ProfileConfig(Section, frozen=True, kw_only=True):
     profile_memory: bool = False
     with_stack: bool = False
     with_flops: bool = False
+    device_only: bool = False  # device activities alone: disturbs a host-bound job less; needs a GPU
+    modules: list[str] = []  # submodules as ranges, by name: [blocks.*,head]
 
     @property
     def steps(self) -> int:

@@ -17,6 +17,7 @@ import torch
 from isal import igzip
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from rankscope.conf import ConfigError
 from rankscope.conf.files import replacing, write_text
 from rankscope.conf.run_dir import RankDir
 from rankscope.conf.sections import ProfileConfig
@@ -45,7 +46,10 @@ class StepProfiler:
         self._cycle = config.wait + config.warmup + config.active
         self._step = 0
         self.traces: list[str] = []
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if context.cuda else [])]
+        if config.device_only and not context.cuda:
+            raise ConfigError("profile.device_only=true: this rank has no GPU, so there is nothing to record")
+        activities = [] if config.device_only else [ProfilerActivity.CPU]
+        activities += [ProfilerActivity.CUDA] if context.cuda else []
         self._profile = profile(
             activities=activities,
             schedule=schedule(wait=config.wait, warmup=config.warmup, active=config.active, repeat=config.repeat),

@@ -2,6 +2,7 @@
 
 import inspect
 import logging
+import re
 import warnings
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -85,6 +86,12 @@ def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> Distribu
         hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
         wrapped.register_comm_hook(None, hooks[ddp.comm_hook])
     return wrapped
+
+
+def bucket_bytes(ddp: DistributedDataParallel) -> list[int] | None:
+    """Return the sizes of DDP's buckets in the order in which they are reduced; None before they are final."""
+    said = str(ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes", ""))
+    return [int(size) for size in said.split(",")] if re.fullmatch(r"\s*\d+(?:,\s*\d+)*\s*", said) else None
 
 
 def compiled(module: nn.Module, config: RunConfig) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import default_collate
 
 from rankscope.conf.files import write_json
@@ -26,12 +27,13 @@ from rankscope.harness.faults import Faults
 from rankscope.harness.forward import Evaluator, Server
 from rankscope.harness.interrupt import saving
 from rankscope.harness.loop import Loop, Task
+from rankscope.harness.modules import ModuleRanges
 from rankscope.harness.nvtx_ranges import Emitter, TorchEmitter, under_nsys
 from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress, reporting
 from rankscope.harness.ranges import Ranges
-from rankscope.harness.replica import Replica
+from rankscope.harness.replica import Replica, bucket_bytes
 from rankscope.harness.schedule import Phase, phases
 from rankscope.harness.step_timer import StepTimer, write_steps
 from rankscope.harness.trainer import Trainer
@@ -82,6 +84,8 @@ class Worker:
         self._info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
         self._timer: StepTimer | None = None
         self._profiler: StepProfiler | Capture | None = None
+        self._modules: ModuleRanges | None = None
+        self._ddp: DistributedDataParallel | None = None
         self._saving = threading.Lock()
         self._saved = False
 
@@ -96,6 +100,8 @@ class Worker:
             loop = self._prepare(config, plan, context, progress)
             probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
             loop.run()
+            # not when saving: DDP answers only when it is not inside a collective
+            self._info["bucket_bytes"] = None if self._ddp is None else bucket_bytes(self._ddp)
             progress.enter("export")
             context.synchronize()
             probes.append(clock.probe(context, "after").to_json())
@@ -116,6 +122,7 @@ class Worker:
         self._info |= {
             "memory_peak_bytes": max(peaks, default=None),
             "steps": len(rows),
+            "module_memory_bytes": self._modules.memory if self._modules and self._modules.memory else None,
             "traces": self._profiler.traces if self._profiler else [],
             "status": "ok" if error is None else "failed",
             "error": error,
@@ -138,6 +145,13 @@ class Worker:
             )
         elif self._pass_name == "nsys":
             self._profiler = Capture(config.profile, context, profiled=under_nsys())
+        nvtx = _emitter_of(self._profiler, context)
+        if config.profile.modules and self._profiler is not None:
+            annotate = self._pass_name == "torch"
+            self._modules = ModuleRanges(
+                config.profile.modules, replica.raw, annotate=annotate, nvtx=nvtx, cuda=context.cuda
+            )
+        self._ddp = replica.ddp
         return Loop(
             plan=plan,
             context=context,
@@ -146,7 +160,7 @@ class Worker:
                 config, context, replica.model.sample, faults.slow_collate(default_collate), faults.slow_dataset
             ),
             timer=self._timer,
-            ranges=Ranges(self._timer, annotate=self._pass_name == "torch", nvtx=_emitter_of(self._profiler, context)),
+            ranges=Ranges(self._timer, annotate=self._pass_name == "torch", nvtx=nvtx),
             profiler=self._profiler,
             faults=faults,
             progress=progress,

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from rankscope.conf import ConfigError, RunConfig, parse_config
 from rankscope.harness import disk
 from rankscope.harness.data import Batches, make_batches
 from rankscope.harness.faults import Faults, InjectedFault
+from rankscope.harness.modules import ModuleRanges
 from rankscope.harness.process_group import RankContext
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.replica import Replica
@@ -294,3 +296,14 @@ def test_device_times_come_from_the_device() -> None:
         assert 0 < row["forward_ns"] <= row["device_ns"]
         assert row["backward_ns"] is None and row["loss"] is not None
         assert row["memory_peak_bytes"] >= row["memory_allocated_bytes"] > 0
+
+
+def test_modules_become_ranges_forward_and_backward() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
+    ModuleRanges(["*"], model, annotate=True, nvtx=None, cuda=False)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
+        model(torch.ones(1, 4, requires_grad=True)).sum().backward()
+    names = [event.name for event in recorded.events() if event.name.startswith("module: ")]
+    assert sorted(names) == ["module: 0", "module: 1", "module: backward of 0", "module: backward of 1"]
+    with pytest.raises(ConfigError, match=r"profile\.modules=head.*it has 0, 1, 1\.0, 1\.1"):
+        ModuleRanges(["head"], model, annotate=True, nvtx=None, cuda=False)
