@@ -72,15 +72,15 @@ def lateness(calls: Table, hosts: dict[str, list[int]]) -> Late:
 def judge(
     late: Late, judged: Sequence[int], step_ns: float, bound_ns: int, thresholds: Thresholds
 ) -> dict[int, list[int]]:
-    """Return host -> its lateness (ns) in each judged step in which it was the latest host, by enough to count.
+    """Return host -> its lateness (ns) in each judged step in which it is late enough to count.
 
-    The thresholds are those of a late rank.
+    The thresholds are those of a late rank. Several hosts can be late at once, as those behind one switch are.
     """
+    least = max(thresholds.share_of_step * step_ns, thresholds.residuals * bound_ns + 1)
     found: defaultdict[int, list[int]] = defaultdict(list)
     for step in judged:
-        if late.get(step):
-            host, amount = max(late[step].items(), key=lambda item: item[1])
-            if amount >= thresholds.share_of_step * step_ns and amount > thresholds.residuals * bound_ns:
+        for host, amount in late.get(step, {}).items():
+            if amount >= least:
                 found[host].append(amount)
     return dict(found)
 

@@ -55,7 +55,8 @@ def test_planted_is_found(seed: int, fault: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fault", ["compute", "data", "host"])
 def test_a_slow_host_is_not_a_slow_rank(fault: str, tmp_path: Path) -> None:
-    plan = Plan(world=12, steps=5, buckets=2, seed=5, fault=fault, fault_ns=9 * MS, ranks_a_host=3, fault_host=2)
+    plan = Plan(world=12, steps=5, buckets=2, seed=5, fault=fault, fault_ns=9 * MS, ranks_a_host=3)
+    plan.fault_hosts = frozenset({2})
     plan.offsets_ns = {rank: 1000 * MS * (rank // 3) for rank in range(12)}
     simulate(plan, tmp_path)
     summary = summarise(load(tmp_path))

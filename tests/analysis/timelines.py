@@ -37,7 +37,7 @@ class Plan:
     offsets_ns: dict[int, int] = field(default_factory=dict)
     drifts: dict[int, float] = field(default_factory=dict)
     ranks_a_host: int = 0  # 0: the traces do not say where a rank ran
-    fault_host: int | None = None  # the fault is on all ranks of this host
+    fault_hosts: frozenset[int] = frozenset()  # the fault is on all ranks of these hosts
     seq: bool = False
     subgroups: bool = False  # every second bucket is reduced among even and among odd ranks
     left_over: bool = True
@@ -123,8 +123,7 @@ def simulate(plan: Plan, folder: Path) -> Truth:
 
 def _planted(plan: Plan, rank: int, step: int, kind: str) -> int:
     here = plan.fault_steps is None or step in plan.fault_steps
-    host = None if plan.fault_host is None else rank // plan.ranks_a_host
-    there = rank == plan.fault_rank if host is None else host == plan.fault_host
+    there = rank // plan.ranks_a_host in plan.fault_hosts if plan.fault_hosts else rank == plan.fault_rank
     return plan.fault_ns if plan.fault == kind and there and here else 0
 
 
