@@ -194,14 +194,15 @@ def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
     import pyarrow.parquet as pq
 
     (folder / "tables").mkdir(parents=True, exist_ok=True)
-    for part, table in tables(analysis).items():
+    made = tables(analysis)
+    for part, table in made.items():
         with replacing(folder / "tables" / f"{part}.parquet") as temporary:
             pq.write_table(table.to_arrow(), temporary, compression="zstd")
     write_text(folder / "report.md", report(summary, analysis.run_dir))
     if any(data.span is not None for data in analysis.ranks):
         from rankscope.analysis.report_html import report_html
 
-        write_text(folder / "report.html", report_html(summary, analysis, name))
+        write_text(folder / "report.html", report_html(summary, analysis, name, made))
     write_json(folder / "summary.json", summary)
 
 

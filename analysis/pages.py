@@ -28,6 +28,7 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
     found.filters |= {
         "ms": number("{:.2f}"),
         "one": number("{:.1f}"),
+        "whole": number("{:.0f}"),
         "percent": number("{:.1%}"),
         "whole_percent": number("{:.0%}", "-"),
         "percents": lambda value: "" if value is None else f" ({value[0]:.1%} to {value[1]:.1%})",

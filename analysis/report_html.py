@@ -1,24 +1,20 @@
 """`report.html` of a point: one file that opens offline. `summary.json`, the analysis and its timeline in, text out."""
 
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rankscope.analysis import grouped, pages
 from rankscope.analysis.breakdown import PARTS
-from rankscope.analysis.ceilings import Ceilings
 from rankscope.analysis.colours import COLOURS
-from rankscope.analysis.names import COMPUTE, bus_factor
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.report import command
 from rankscope.analysis.show import slowdown, verdict_sentence
-from rankscope.analysis.table import Column
+from rankscope.analysis.summary import tables
+from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.timeline import build
 from rankscope.analysis.timeline_page import embedded
 from rankscope.analysis.timeline_text import TITLES
@@ -26,14 +22,16 @@ from rankscope.conf import RunDir
 
 _TOP = 15  # kernels and operators that are listed
 _ROWS = 64  # ranks that get a row in bars and heat map; of more, the latest and the slowest
-_OPERATOR = re.compile(r"\w+::\w")  # key_averages lists kernels and ranges too
 _LIGHT, _DARK = np.array([255, 255, 255]), np.array([176, 0, 32])
 
 Json = dict[str, Any]
 
 
-def report_html(summary: Json, analysis: Analysis, name: str) -> str:
-    """Return the report of one recording; a run folder adds how to repeat it, its settings and versions."""
+def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str, Table] | None = None) -> str:
+    """Return the report of one recording; a run folder adds how to repeat it, its settings and versions.
+
+    `found` are the tables that stand beside the summary, where they were made already.
+    """
     run_dir = analysis.run_dir
     timeline = build(analysis, name)
     step = timeline.typical_step()
@@ -51,10 +49,9 @@ def report_html(summary: Json, analysis: Analysis, name: str) -> str:
         longest=max((row["step_ms"] for row in rows if row["step_ms"] is not None), default=1) or 1,
         left_out=len(summary["per_rank"]) - len(rows),
         heat=_heat(analysis, [row["rank"] for row in rows]),
-        collectives=[_against(row, analysis.ceilings) for row in summary["collectives"]],
+        collectives=[_against(row) for row in summary["collectives"]],
         has_ceilings=analysis.ceilings is not None,
-        kernels=top_kernels(analysis),
-        operators=[] if run_dir is None else _operators(run_dir),
+        lists=_lists(analysis, tables(analysis) if found is None else found),
         notices=_by_level(summary["warnings"]),
         command=None if run_dir is None else command(run_dir),
         config=_text(run_dir.config) if run_dir else None,
@@ -118,67 +115,49 @@ def _ink(face: Column) -> str:
     return "#ffffff" if 1.05 / behind > behind / 0.05 else "#000000"
 
 
-def _against(row: Json, ceilings: Ceilings | None) -> Json:
+def _against(row: Json) -> Json:
     """Return a row of collectives with the bus bandwidth that the node reached for that size, if it was measured."""
-    ceiling = share = None
-    if ceilings is not None and row["bytes"] and row["group_size"]:
-        time_us = ceilings.time_us(row["kind"], row["bytes"])
-        if time_us:
-            ceiling = row["bytes"] / time_us * 1e-3 * bus_factor(row["kind"], row["group_size"])
-            share = row["busbw_GBs"] / ceiling if row["busbw_GBs"] is not None else None
-    return row | {"ceiling_GBs": ceiling, "of_ceiling": share}
+    share = row["of_ceiling"]
+    return row | {"ceiling_GBs": row["busbw_GBs"] / share if share and row["busbw_GBs"] is not None else None}
 
 
-def top_kernels(analysis: Analysis, most: int = _TOP) -> list[Json]:
-    """Return the compute kernels (on a CPU: operators) with the longest sum over the analysed steps.
+def longest(table: Table, column: str, steps: int, most: int = _TOP) -> list[Json]:
+    """Return the names with the largest sum of a column of ns over the ranks in `table` (rank, name, calls, ...).
 
-    Per row: name, calls a step and rank, ms a step and rank, that of the rank where it takes longest and its rank.
-    Sums of durations, as profilers show them: what runs side by side counts twice.
+    Per row: name, calls and ms a step and rank, the ms of the rank where it takes longest, and that rank.
     """
-    steps, ranks = analysis.steps_analysed, [data for data in analysis.ranks if data.complete] or analysis.ranks
-    if not steps:
-        return []
-    sums: dict[str, dict[int, tuple[int, int]]] = {}
-    for data in ranks:
-        own = data.kernels.take((data.kernels["role"] == COMPUTE) & np.isin(data.kernels["step"], steps))
-        for code, rows in grouped.positions(own["name"]).items():
-            total = int((own["end"][rows] - own["start"][rows]).sum())
-            sums.setdefault(own.words["name"][code], {})[data.rank] = (total, len(rows))
-    order = sorted(sums.items(), key=lambda item: -sum(total for total, _ in item[1].values()))[:most]
-    found = []
-    for name, by_rank in order:
-        rank, (longest, _) = max(by_rank.items(), key=lambda item: item[1][0])
-        total, calls = (sum(value[index] for value in by_rank.values()) for index in (0, 1))
-        share = 1e-6 / len(steps)
-        row = {"name": name, "calls": calls / len(steps) / len(ranks), "ms": total * share / len(ranks)}
-        found.append(row | {"longest_ms": longest * share, "rank": rank})
-    return found
-
-
-def _operators(run_dir: RunDir) -> list[Json]:
-    """Return the operators of the torch pass with the longest own time on the device, of its first rank."""
-    for rank_dir in run_dir.for_pass("torch").ranks():
-        try:
-            table = pq.read_table(rank_dir.key_averages)
-        except (OSError, pa.ArrowInvalid):
+    known = table.take((table[column] != UNKNOWN) & (table["name"] >= 0))
+    ranks = len(np.unique(table["rank"]))
+    found: list[Json] = []
+    for code, rows in grouped.positions(known["name"]).items():
+        values = known[column][rows]
+        if not values.any():
             continue
-        rows: list[Json] = table.to_pylist()
-        device = any(row.get("self_device_ns") for row in rows)
-        column = "self_device_ns" if device else "self_cpu_ns"
-        named = [row for row in rows if row.get(column) and _OPERATOR.match(row["name"])]
-        known = sorted(named, key=lambda row: -row[column])[:_TOP]
-        where = "device" if device else "CPU"
-        return [
-            {
-                "name": row["name"],
-                "count": row["count"],
-                "ms": row[column] * 1e-6,
-                "where": where,
-                "rank": rank_dir.rank,
-            }
-            for row in known
-        ]
-    return []
+        by_rank = {rank: int(values[at].sum()) for rank, at in grouped.positions(known["rank"][rows]).items()}
+        rank = max(by_rank, key=lambda number: by_rank[number])
+        row: Json = {"name": known.words["name"][code], "calls": float(known["calls"][rows].sum()) / steps / ranks}
+        row |= {"ms": float(values.sum()) * 1e-6 / steps / ranks}
+        found.append(row | {"longest_ms": by_rank[rank] * 1e-6 / steps, "rank": rank})
+    return sorted(found, key=lambda row: -row["ms"])[:most]
+
+
+def _lists(analysis: Analysis, found: Mapping[str, Table]) -> list[Json]:
+    """Return the lists of what takes longest: kernels, operators, modules; those that are empty are left out."""
+    steps = len(analysis.steps_analysed)
+    device = analysis.ranks[0].mode == "device"
+    own, whole = ("self_device_ns", "device_ns") if device else ("self_cpu_ns", "cpu_ns")
+    where = "device" if device else "CPU"
+    wanted = (
+        ("kernels_by_name", "total_ns", "Longest kernels", "kernel", "sums of durations"),
+        ("operators", own, "Longest operators", "operator", f"own time on the {where}"),
+        ("modules", whole, "Longest modules", "module", f"time on the {where}, with what is nested in it"),
+    )
+    lists = []
+    for name, column, title, what, note in wanted:
+        rows = longest(found[name], column, steps) if steps and len(found[name]) else []
+        if rows:
+            lists.append({"title": title, "what": what, "note": note, "rows": rows})
+    return lists
 
 
 def _by_level(warnings: Sequence[Json]) -> list[tuple[str, list[str]]]:

@@ -1,6 +1,7 @@
 """The commands `rankscope report` and `rankscope compare`."""
 
 import json
+import shlex
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from rich.table import Table
 from rankscope.analysis import compare
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.points import Point, run_point, sweep_points
+from rankscope.analysis.progress import Steps
 from rankscope.analysis.show import byte_size
 from rankscope.analysis.sweep_report import Json, summarise_sweep, write_report
 from rankscope.conf import RunDir, RunDirError
@@ -24,7 +26,8 @@ OK, NO_NUMBERS, PARTIAL, GATE = 0, 2, 3, 4
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: the sweep's analysis/).")
 @click.option("--target", type=float, default=0.8, show_default=True, help="Efficiency under which the advice warns.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although points failed.")
-def report(sweep: Path, out: Path | None, target: float, allow_partial: bool) -> int:
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def report(sweep: Path, out: Path | None, target: float, allow_partial: bool, quiet: bool) -> int:
     """Say how well a sweep scales, where the rest went, and what it suggests.
 
     SWEEP: the folder that `rankscope run -m` made.
@@ -33,10 +36,13 @@ def report(sweep: Path, out: Path | None, target: float, allow_partial: bool) ->
     points = sweep_points(folder)
     if not any(point.measured for point in points):
         raise AnalysisError(f"{sweep}: no point of it has a plain pass; see the status of each in {folder.record}")
-    summary = summarise_sweep(points, target)
     target_folder = out or folder.analysis
-    write_report(summary, points, target_folder, sweep.resolve().name)
-    console = Console(highlight=False)
+    with Steps(shown=not quiet) as progress:
+        progress.next("bootstrapping intervals")
+        summary = summarise_sweep(points, target)
+        progress.next("drawing figures")
+        write_report(summary, points, target_folder, sweep.resolve().name)
+    console = Console(highlight=False, quiet=quiet)
     show_sweep(summary, console)
     console.print(f"\nReport: {target_folder / 'report.html'}, {target_folder / 'report.md'}")
     failed = any(point["status"] != "completed" for point in summary["points"])
@@ -102,7 +108,8 @@ def latency_table(rows: list[Json]) -> Table:
 @click.argument("b", type=click.Path(path_type=Path))
 @click.option("--fail-if", "conditions", multiple=True, help="Exit 4 when it holds: 'step_ms > +5%'. May be repeated.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison here; - for stdout.")
-def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None) -> int:
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None, quiet: bool) -> int:
     """Compare two run folders or two sweeps, metric by metric, and say what is noise."""
     gates = [compare.Condition.parse(text) for text in conditions]
     known = set(compare.metrics(Point(id="", run_dir=None, overrides=[], baseline=False, status="")))
@@ -112,20 +119,24 @@ def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Pa
     found, alone = compare.pairs(_points(a), _points(b))
     if not found:
         raise AnalysisError(f"{a} and {b}: no point of one was also run in the other")
-    console = Console(highlight=False, stderr=json_file == Path("-"))
+    console = Console(highlight=False, stderr=json_file == Path("-"), quiet=quiet)
     rows: list[Json] = []
+    by_eye: list[str] = []
     broken: list[str] = []
     for before, after in found:
         changes = compare.changes(before, after)
         _show_changes(changes, compare.differences(before, after), before, after, console)
         rows += [{**_plain(change), "a_point": before.id, "b_point": after.id} for change in changes]
+        if before.run_dir is not None and after.run_dir is not None and _traced(before) and _traced(after):
+            by_eye.append(shlex.join(["rankscope", "timeline", str(before.run_dir.path), str(after.run_dir.path)]))
+            console.print(f"by eye: {by_eye[-1]}", style="dim", soft_wrap=True)
         for gate, text in zip(gates, conditions, strict=True):
             broken += [f"{change.point}: {text}" for change in changes if gate.broken_by(change)]
     for line in alone:
         console.print(line, style="yellow")
     for line in broken:
         console.print(f"fails: {line}", style="bold red")
-    result = {"schema": 1, "changes": rows, "alone": alone, "broken": broken}
+    result = {"schema": 1, "changes": rows, "alone": alone, "broken": broken, "timelines": by_eye}
     if json_file == Path("-"):
         click.echo(json.dumps(result, indent=1))
     elif json_file is not None:
@@ -135,6 +146,11 @@ def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Pa
 
 def _plain(change: compare.Change) -> Json:
     return {name: getattr(change, name) for name in (*change.__struct_fields__, "is_noise")}
+
+
+def _traced(point: Point) -> bool:
+    """Return whether a point has steps that a timeline can show."""
+    return bool((point.summary or {}).get("steps"))
 
 
 def _points(path: Path) -> list[Point]:

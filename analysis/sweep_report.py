@@ -112,17 +112,18 @@ def _notices(points: Sequence[Point], efficiency: Sequence[Json]) -> list[Json]:
     return notices
 
 
-def write_report(summary: Json, points: Sequence[Point], folder: Path, title: str) -> None:
-    """Write every file of the report into `folder`."""
+def drawings(points: Sequence[Point]) -> dict[str, bytes]:
+    """Return every figure that the points have data for, as PNG."""
     from rankscope.analysis import plots
 
     measured = [point.measured for point in points if point.measured is not None]
-    drawn = {
-        name: plots.png(figure)
-        for name, figure in plots.figures(
-            points, efficiencies(measured), waterfalls(measured), latency_rows(points)
-        ).items()
-    }
+    found = plots.figures(points, efficiencies(measured), waterfalls(measured), latency_rows(points))
+    return {name: plots.png(figure) for name, figure in found.items()}
+
+
+def write_report(summary: Json, points: Sequence[Point], folder: Path, title: str) -> None:
+    """Write every file of the report into `folder`."""
+    drawn = drawings(points)
     for part in ("tables", "figures"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     for name, image in drawn.items():

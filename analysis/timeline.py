@@ -187,7 +187,7 @@ def _lateness(analysis: Analysis, steps: Sequence[int]) -> tuple[dict[int, dict[
     of_step = grouped.positions(late["step"])
     lateness: dict[int, dict[int, int]] = {}
     marks = {}
-    for step in steps:
+    for step in steps if analysis.world_size > 1 else ():
         rows = of_step.get(step, _NOTHING)
         if not len(rows):
             continue

@@ -22,9 +22,10 @@ def step_name(step: int) -> str:
 def step_sentence(timeline: Timeline, step: int) -> str:
     """Say whether a rank was late in a step, which, by how much, and what it spent the time on."""
     mark, name = timeline.marks.get(step), step_name(step).capitalize()
+    if timeline.world_size == 1:
+        return f"{name}: one rank, nothing to wait for."
     if mark is None:
-        alone = timeline.world_size == 1
-        return f"{name}: one rank, nothing to wait for." if alone else f"{name}: no collective to compare ranks by."
+        return f"{name}: no collective to compare ranks by."
     amount = f"{mark.lateness_ns * 1e-6:.2f} ms"
     if not mark.late:
         limit = f"{timeline.threshold_ns * 1e-6:.2f} ms"

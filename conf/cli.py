@@ -31,6 +31,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "all ranks on one clock: picture, page, Perfetto trace",
     ),
+    "tensorboard": (
+        "rankscope.analysis.tensorboard",
+        "main",
+        "a run or sweep as a log folder for TensorBoard",
+    ),
     "nsys-strip": (
         "rankscope.analysis.nsys_strip",
         "main",
@@ -49,7 +54,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-_NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "torch": "train"}
+_NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "tensorboardX": "tensorboard", "torch": "train"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _usage() -> str:
-    lines = [f"  rankscope {name:<10} {text}" for name, (_, _, text) in COMMANDS.items()]
+    lines = [f"  rankscope {name:<11} {text}" for name, (_, _, text) in COMMANDS.items()]
     return "\n".join(["Profiles distributed training and says where the time of a step goes.", "", *lines])
 
 

@@ -142,6 +142,7 @@
       if (late) { pen.fillStyle = "#FBE3E6"; pen.fillRect(0, p.top, w, tall); }
       if (p.row) for (const [name, from, to] of LANES) {
         const top = Math.round(p.top + from * tall), bottom = Math.round(p.top + to * tall);
+        if (name === "host" && !p.run.device) continue;  // there the two are the same
         if (name === "parts" || name === "comm") band(p.row[name], fills[name], step.start, top, bottom);
         else boxes(p.run, p.row[name], step.start, top, bottom, name === "host" ? "#fff" : "#eee");
         if (name === "parts") kernels(p.run, p.row.kernels, step.start, top, bottom);
@@ -160,8 +161,8 @@
   function density(p, step) {
     const d = p.run.density.steps[index], n = d.shares.length, top = p.top + .06 * tall, high = .56 * tall;
     d.shares.forEach((s, k) => {
-      const a = Math.max(GUTTER, x(d.start - step.start + (d.end - d.start) * k / n)), b = x(d.start - step.start + (d.end - d.start) * (k + 1) / n); let y = top + high;
-      if (b > a) s.forEach((share, code) => { const h = share / 1000 * high; pen.fillStyle = fills.parts[code]; pen.fillRect(a, y - h, b - a + .3, h); y -= h; });
+      const a = Math.max(GUTTER, Math.round(x(d.start - step.start + (d.end - d.start) * k / n))), b = Math.round(x(d.start - step.start + (d.end - d.start) * (k + 1) / n)); let y = top + high;
+      if (b > a) s.forEach((share, code) => { const h = share / 1000 * high; pen.fillStyle = fills.parts[code]; pen.fillRect(a, y - h, b - a, h); y -= h; });
     });
   }
   function outline() {

@@ -4,8 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
+from rankscope.analysis import load
+from rankscope.analysis.timeline import build
 from rankscope.analysis.timeline_main import main
+from rankscope.analysis.timeline_page import page as page_of
 
 from .browser import OpenPage, axe_violations
 
@@ -120,10 +124,25 @@ def test_keyboard_alone_does_the_same(straggler: Path, open_page: OpenPage) -> N
     assert page.inner_text("#timeline-sentence").startswith("Step 7")
 
 
-def test_two_runs_and_folded_ranks(tmp_path: Path, open_page: OpenPage) -> None:
+def test_two_runs_lie_under_one_another(tmp_path: Path, open_page: OpenPage) -> None:
     paths = [str(TRACES / name) for name in ("big_baseline_w4", "big_straggler_gpu_w4")]
     assert main([*paths, "--out", str(tmp_path), "--make", "page", "--quiet"]) == 0
     page = ready(open_page(tmp_path / "timeline.html"))
     assert page.locator("#timeline-table tbody tr").count() == 8
     assert "big_baseline_w4: Step 6: nobody is late" in page.inner_text("#timeline-sentence")
     assert axe_violations(page) == []
+
+
+def test_folded_ranks_are_drawn_as_their_mean(tmp_path: Path, open_page: OpenPage) -> None:
+    timeline = build(load(TRACES / "big_straggler_gpu_w4"), "many", most=2)
+    timeline = structs.replace(timeline, shown=[3])
+    (tmp_path / "page.html").write_text(text := page_of([timeline], 6, ["Rank 3 is late."]))
+    (tmp_path / "other.html").write_text(page_of([structs.replace(timeline, shown=[0, 1, 2, 3])], 6, [""]))
+    assert len(text) < (tmp_path / "other.html").stat().st_size
+    page = ready(open_page(tmp_path / "page.html"))
+    assert page.locator("#timeline-table tbody tr").count() == 1
+    colour = (
+        "([x, y]) => { const c = document.getElementById('timeline-canvas'), r = c.getBoundingClientRect();"
+        "return [...c.getContext('2d').getImageData(x - r.x, y - r.y, 1, 1).data.slice(0, 3)]; }"
+    )
+    assert page.evaluate(colour, point(page, 1, 0.5, 10)) == [0, 0x72, 0xB2]  # all three compute then
