@@ -35,6 +35,7 @@ def facts_of(analysis: "Analysis") -> Facts:
         calls=analysis.calls,
         activity=activity.take(np.isin(activity["step"], chosen)),
         syncs=syncs.take(np.isin(syncs["step"], chosen)),
+        clocks={} if analysis.run_dir is None else _clocks(analysis.run_dir),
         loader=loader_waits(measured),
         config=None if analysis.run_dir is None else _config(analysis.run_dir),
         ceilings=analysis.ceilings,
@@ -72,3 +73,26 @@ def rank_infos(run_dir: RunDir, passes: tuple[str, ...] = ("plain", "torch", "ns
         if infos:
             return infos
     return []
+
+
+def _clocks(run_dir: RunDir) -> dict[int, dict[str, float]]:
+    """Return each rank's mean clock (MHz) and all reasons to throttle over the counted steps, where NVML was read."""
+    import pyarrow.parquet as pq
+
+    found = {}
+    for name in ("plain", "torch", "nsys"):
+        for rank_dir in run_dir.for_pass(name).ranks():
+            try:
+                rows = pq.read_table(rank_dir.steps).to_pylist()
+            except (OSError, ValueError):
+                continue
+            counted = [row for row in rows if row.get("phase") in ("measured", "active") and row.get("gpu_clock_mhz")]
+            reasons = 0
+            for row in counted:
+                reasons |= row.get("gpu_throttle_reasons") or 0
+            if counted:
+                mean = sum(row["gpu_clock_mhz"] for row in counted) / len(counted)
+                found[rank_dir.rank] = {"clock_mhz": mean, "reasons": reasons}
+        if found:
+            break
+    return found

@@ -4,6 +4,8 @@ Kernels are told apart by their names, which is an inference and said so in the 
 FLOPs and measured ceilings where both are known.
 """
 
+import statistics
+
 from rankscope.analysis.facts import Facts, Finding, finding
 from rankscope.analysis.limits import Limits
 
@@ -43,6 +45,37 @@ def compute_bound(facts: Facts, limits: Limits) -> Finding | None:
         return None
     evidence = {"matmul_share": round(share, 4), "from": "kernel names"}
     return finding("compute_bound", facts, limits, evidence=evidence)
+
+
+def throttled(facts: Facts, limits: Limits) -> Finding | None:
+    """A rank is late because it computes longer, and its GPU ran at lower clocks than the others'."""
+    verdict = facts.verdict
+    others = [state["clock_mhz"] for rank, state in facts.clocks.items() if rank != verdict.rank]
+    if verdict.rank not in facts.clocks or verdict.cause != "compute" or not others or not verdict.steps_judged:
+        return None
+    own, usual = facts.clocks[verdict.rank], statistics.median(others)
+    if own["clock_mhz"] > (1 - limits.clock_share) * usual:
+        return None
+    gain = sum(item.recoverable_ns for item in verdict.per_step) / verdict.steps_judged
+    evidence = {
+        "clock_mhz": round(own["clock_mhz"], 1),
+        "others_clock_mhz": round(usual, 1),
+        "reasons": [name for bit, name in REASONS.items() if int(own["reasons"]) & bit],
+    }
+    return finding("throttled", facts, limits, ranks=[verdict.rank], gain_ns=gain, evidence=evidence)
+
+
+# of nvml.h; an idle GPU is no reason
+REASONS = {
+    0x2: "applications clocks setting",
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+    0x100: "display clock setting",
+}
 
 
 def _matmul_share(facts: Facts, limits: Limits) -> float | None:

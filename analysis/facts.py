@@ -37,6 +37,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     calls: Table | None = None  # collectives of all steps, one row a call and rank
     activity: Table | None = None  # activity.ACTIVITY with `rank`, rows as in `steps`
     syncs: Table | None = None  # activity.SYNCS with `rank`
+    clocks: dict[int, dict[str, float]] = {}  # by rank: NVML's mean clock (MHz) and reasons to throttle (bits)
     loader: list[dict[str, Any]] = []  # as loader.loader_waits gives it
     config: RunConfig | None = None
     ceilings: Ceilings | None = None

@@ -14,6 +14,7 @@ from rankscope.analysis.facts import Facts, Finding, severity
 from rankscope.analysis.limits import Limits
 
 RULES: tuple[Callable[[Facts, Limits], Finding | None], ...] = (
+    diagnose_device.throttled,
     diagnose_comm.straggler,
     diagnose_host.data_stall,
     diagnose_host.first_batch,

@@ -28,6 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     compute_bound_share: float = 0.6  # compute_bound: share of compute time inside them
     busy_share: float = 0.7  # memory_bound, compute_bound: the device computes for so much of the step
     mallocs: float = 1.0  # memory_pressure: driver allocations a step
+    clock_share: float = 0.05  # throttled: a late rank's clock is lower than the others' median by this
     distorts: float = 1.15  # profiler_distorts: traced step / plain step
 
 

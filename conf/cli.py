@@ -51,6 +51,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "what this node can do: collectives, copies, arithmetic",
     ),
+    "ncu": ("rankscope.launch.ncu", "main", "Nsight Compute on the heaviest kernels of a rank"),
     "doctor": (
         "rankscope.launch.doctor",
         "main",

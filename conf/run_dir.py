@@ -182,6 +182,11 @@ class RunDir:
         """The folder of one launcher; 0 is the first."""
         return NodeDir(self.path / "nodes" / str(number))
 
+    @property
+    def ncu(self) -> Path:
+        """The folder of the job that `rankscope ncu` runs: its configuration, and what its rank writes."""
+        return self.path / "ncu"
+
     def for_pass(self, name: str) -> PassDir:
         """The folder of one pass."""
         return PassDir(self.path / "passes" / name)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rankscope.conf.files import replacing
+from rankscope.harness.gpu_state import COLUMNS as GPU_STATE
 
 DEVICE_RANGES = ("h2d", "forward", "backward", "optimizer")
 
@@ -35,6 +36,7 @@ SCHEMA = pa.schema(
         ("memory_allocated_bytes", pa.int64()),
         ("memory_reserved_bytes", pa.int64()),
         ("memory_peak_bytes", pa.int64()),
+        *((name, pa.int64() if name == "gpu_throttle_reasons" else pa.float64()) for name in GPU_STATE),
     ]
 )
 

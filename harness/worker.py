@@ -25,6 +25,7 @@ from rankscope.harness.capture import Capture
 from rankscope.harness.data import make_batches
 from rankscope.harness.faults import Faults
 from rankscope.harness.forward import Evaluator, Server
+from rankscope.harness.gpu_state import GpuState
 from rankscope.harness.interrupt import saving
 from rankscope.harness.loop import Loop, Task
 from rankscope.harness.modules import ModuleRanges
@@ -84,6 +85,7 @@ class Worker:
         self._info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
         self._timer: StepTimer | None = None
         self._profiler: StepProfiler | Capture | None = None
+        self._gpu: GpuState | None = None
         self._modules: ModuleRanges | None = None
         self._ddp: DistributedDataParallel | None = None
         self._saving = threading.Lock()
@@ -99,6 +101,8 @@ class Worker:
             log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
             loop = self._prepare(config, plan, context, progress)
             probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
+            self._gpu = GpuState(context, self._info["device_uuid"])
+            self._gpu.start()
             loop.run()
             # not when saving: DDP answers only when it is not inside a collective
             self._info["bucket_bytes"] = None if self._ddp is None else bucket_bytes(self._ddp)
@@ -118,6 +122,9 @@ class Worker:
 
     def _save(self, error: str | None) -> None:
         rows = self._timer.rows() if self._timer else []
+        if self._gpu is not None:
+            self._gpu.stop()
+            rows = [row | self._gpu.during(row["start_ns"], row["start_ns"] + (row["host_ns"] or 0)) for row in rows]
         peaks = [row["memory_peak_bytes"] for row in rows if row["memory_peak_bytes"] is not None]
         self._info |= {
             "memory_peak_bytes": max(peaks, default=None),

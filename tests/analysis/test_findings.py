@@ -174,6 +174,11 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
         facts(loader=[{"rank": 0, "epoch_restart_ms": 5.9}]),
     ),
     ("straggler_compute", facts(verdict=late(3)), facts()),
+    (
+        "throttled",
+        facts(verdict=late(3), clocks={0: {"clock_mhz": 1980.0, "reasons": 1}, 1: {"clock_mhz": 1881.0, "reasons": 5}}),
+        facts(verdict=late(3), clocks={0: {"clock_mhz": 1980.0, "reasons": 1}, 1: {"clock_mhz": 1882.0, "reasons": 5}}),
+    ),
 ]
 
 
@@ -217,6 +222,12 @@ def test_an_all_reduce_is_compared_with_the_node(size: int, took_us: float, shar
     calls = all_reduces([size], took_ms=took_us / 1000)
     evidence = found(facts(steps(exposed_transfer=[9, 9]), calls=calls, ceilings=node))["exposed_comm"].evidence
     assert evidence["of_ceiling"] == pytest.approx(share, abs=1e-4) and evidence["bound_by"] == bound
+
+
+def test_reasons_to_throttle_are_named() -> None:
+    clocks = {0: {"clock_mhz": 1980.0, "reasons": 1}, 1: {"clock_mhz": 1500.0, "reasons": 0x4 | 0x40 | 0x1}}
+    one = found(facts(verdict=late(3), clocks=clocks))["throttled"]
+    assert one.evidence["reasons"] == ["software power cap", "hardware thermal slowdown"] and one.ranks == [1]
 
 
 def test_what_profiling_added_is_not_promised() -> None:

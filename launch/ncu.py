@@ -1,0 +1,194 @@
+"""`rankscope ncu RUN`: Nsight Compute on the heaviest kernels of one rank of a run; prints the command, or runs it.
+
+Comes in: an analysed run folder. Goes out: a command that runs one rank's share of the job under ncu, and where ncu is
+installed and `--go` is given, its CSV read back as `analysis/tables/ncu.parquet`. Nsight Compute replays each kernel
+many times, so its times are no step times; it needs the permission to read performance counters.
+"""
+
+import csv
+import io
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from rankscope.conf import ConfigError, RunDir, RunDirError, load_config, save_config
+from rankscope.conf.files import replacing
+from rankscope.launch.record import REFUSED, say
+
+METRICS = {
+    "gpu__time_duration.sum": "duration_ns",
+    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_percent",
+    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory_percent",
+    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved_occupancy_percent",
+    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor_percent",
+}
+_STEPS = 2
+_HIDDEN = "opt/nvidia/nsight-compute/*/ncu"
+_NAME = re.compile(r"^(?:void\s+)?(?P<base>[\w:]+)")
+_SCALE = {"nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
+
+
+@click.command("rankscope ncu")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--top", default=5, show_default=True, help="How many of the heaviest kernels.")
+@click.option("--rank", default=0, show_default=True, help="Of which rank.")
+@click.option("--launches", default=3, show_default=True, help="Launches of each kernel that are looked at.")
+@click.option("--go", is_flag=True, help="Run it here; else the command is printed.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Read this CSV of ncu instead of running it.")
+def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path | None) -> int:
+    """Look at the heaviest kernels of one rank of RUN with Nsight Compute."""
+    run_dir = RunDir(run)
+    try:
+        kernels = heaviest(run_dir, rank, top)
+        prepare(run_dir)
+        command = command_of(run_dir, kernels, launches)
+        if csv_file is not None:
+            text = csv_file.read_text()
+        elif not go:
+            print(shlex.join(command))
+            say("prints only: --go runs it here, --csv FILE reads its output back")
+            return 0
+        else:
+            if find() is None:
+                raise ConfigError("ncu is not on PATH; install Nsight Compute, or run the printed command elsewhere")
+            text = _run(command)
+        rows = read_csv(text)
+        if not rows:
+            raise ConfigError("ncu's output holds no kernel; were the counters readable (ERR_NVGPUCTRPERM)?")
+        _write(run_dir, rows)
+    except (ConfigError, RunDirError) as error:
+        say(f"rankscope ncu: {error}")
+        return REFUSED
+    except OSError as error:
+        say(f"rankscope ncu: {error.filename}: {error.strerror}")
+        return REFUSED
+    for row in rows:
+        values = ", ".join(f"{name} {row[name]:.4g}" for name in METRICS.values() if row[name] is not None)
+        print(f"{row['name'][:60]:<60} {values}")
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; returns the exit status."""
+    try:
+        return int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        say(f"rankscope ncu: {error.format_message()}")
+        return REFUSED
+    except click.exceptions.Abort:
+        return 130
+
+
+def find() -> Path | None:
+    """Return ncu: on PATH, else the newest that the toolkit installed."""
+    on_path = shutil.which("ncu")
+    found = sorted(path for path in Path("/").glob(_HIDDEN) if os.access(path, os.X_OK))
+    return Path(on_path) if on_path else (found[-1] if found else None)
+
+
+def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
+    """Return the names of the kernels that take a rank's device longest, collectives and copies left out."""
+    import pyarrow.parquet as pq
+
+    path = run_dir.analysis / "tables" / "kernels_by_name.parquet"
+    if not path.exists():
+        raise ConfigError(f"{path}: is not there; rankscope analyze {run_dir.path}")
+    rows = pq.read_table(path).to_pylist()
+    own = [row for row in rows if row["rank"] == rank and row["class"] not in ("communication", "copy")]
+    if not own:
+        raise ConfigError(f"{path}: no kernels of rank {rank}; Nsight Compute needs a run on a GPU")
+    return [row["name"] for row in sorted(own, key=lambda row: -row["total_ns"])[:top]]
+
+
+def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int) -> list[str]:
+    """Return the command that profiles these kernels of a job like the run's, one process on one GPU."""
+    bases = sorted({base_name(name) for name in kernels})
+    pattern = "regex:^(" + "|".join(map(re.escape, bases)) + ")$"
+    program = str(find() or "ncu")
+    return [
+        program,
+        *("--csv", "--page", "raw", "--kernel-name-base", "function", "--kernel-name", pattern),
+        *("--launch-count", str(launches * len(bases)), "--metrics", ",".join(METRICS)),
+        *("--target-processes", "all"),
+        *(sys.executable, "-m", "rankscope.harness", str(run_dir.ncu), "plain"),
+    ]
+
+
+def prepare(run_dir: RunDir) -> None:
+    """Write the configuration of the job that ncu runs: one rank's share as one process without DDP, for few steps.
+
+    A kernel that is replayed on one rank would leave the others waiting in collectives.
+    """
+    config = load_config(run_dir.config)
+    alone = msgspec.structs.replace(
+        config,
+        world_size=1,
+        batch_size=config.rank_batch_size,
+        global_batch_size=None,
+        steps=_STEPS,
+        warmup_steps=1,
+        passes=["plain"],
+        ddp=msgspec.structs.replace(config.ddp, enabled=False),
+        launch=type(config.launch)(),
+        scenario=type(config.scenario)(),
+    )
+    run_dir.ncu.mkdir(exist_ok=True)
+    save_config(alone, run_dir.ncu / run_dir.config.name)
+
+
+def base_name(kernel: str) -> str:
+    """Return a kernel's function name as `--kernel-name-base function` has it: no namespace, template or arguments."""
+    match = _NAME.match(kernel)
+    return (match["base"] if match else kernel).split("::")[-1]
+
+
+def read_csv(text: str) -> list[dict[str, Any]]:
+    """Return one row a launch of ncu's CSV (`--page raw`): its name, and the metrics (ns, percent; None if absent)."""
+    lines = text.splitlines()
+    start = next((at for at, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        return []
+    header, *rest = list(csv.reader(io.StringIO("\n".join(lines[start:]))))
+    units = dict(zip(header, rest[0], strict=False)) if rest and not rest[0][0] else {}
+    rows = []
+    for record in rest[1 if units else 0 :]:
+        cells = dict(zip(header, record, strict=False))
+        row: dict[str, Any] = {"name": cells.get("Kernel Name", "")}
+        for metric, name in METRICS.items():
+            value = _float(cells.get(metric))
+            row[name] = value * _SCALE.get(units.get(metric, ""), 1.0) if value is not None else None
+        rows.append(row)
+    return rows
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        return float((text or "").replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise ConfigError(f"ncu ended with exit status {done.returncode}: {said[-1] if said else 'it said nothing'}")
+    return done.stdout
+
+
+def _write(run_dir: RunDir, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([("name", pa.string()), *((name, pa.float64()) for name in METRICS.values())])
+    with replacing(run_dir.analysis / "tables" / "ncu.parquet") as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)

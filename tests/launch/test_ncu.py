@@ -1,0 +1,86 @@
+"""`rankscope ncu`: the command it prints, the job behind it, and the CSV it reads; ncu itself needs a GPU."""
+
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from rankscope.analysis.main import main as analyze
+from rankscope.conf import RunDir, load_config
+from rankscope.launch.ncu import base_name, main, read_csv
+
+RUN = Path(__file__).parents[1] / "data" / "runs" / "resnet_w2"
+CSV = """==PROF== Connected to process 42
+"ID","Process ID","Kernel Name","gpu__time_duration.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed"
+"","","","usecond","%"
+"0","42","vectorized_elementwise_kernel","1,234.5","81.25"
+"1","42","nvjet_tst_128x256","2.5",""
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    shutil.copytree(RUN, tmp_path / "run")
+    assert analyze([str(tmp_path / "run"), "--quiet"]) == 0
+    return tmp_path / "run"
+
+
+def test_the_command_runs_one_share_of_the_job(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run), "--top", "2"]) == 0
+    command = shlex.split(capfd.readouterr().out)
+    assert "--csv" in command and command[-2:] == [str(run / "ncu"), "plain"]
+    heaviest = pq.read_table(run / "analysis" / "tables" / "kernels_by_name.parquet").to_pylist()
+    own = [row for row in heaviest if row["rank"] == 0 and row["class"] not in ("communication", "copy")]
+    pattern = command[command.index("--kernel-name") + 1]
+    assert base_name(own[0]["name"]) in pattern
+    alone, whole = load_config(RunDir(run).ncu / "config.yaml"), load_config(run / "config.yaml")
+    assert (alone.world_size, alone.ddp.enabled) == (1, False)
+    assert alone.model == whole.model and alone.rank_batch_size == whole.rank_batch_size
+
+
+def test_its_csv_becomes_a_table(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out.csv").write_text(CSV)
+    assert main([str(run), "--csv", str(tmp_path / "out.csv")]) == 0
+    assert "duration_ns 1.234e+06" in capfd.readouterr().out
+    rows = pq.read_table(run / "analysis" / "tables" / "ncu.parquet").to_pylist()
+    assert [(row["duration_ns"], row["memory_percent"]) for row in rows] == [(1_234_500.0, 81.25), (2_500.0, None)]
+    assert read_csv("==ERROR== ERR_NVGPUCTRPERM") == []
+
+
+@pytest.mark.parametrize(
+    ("kernel", "base"),
+    [
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::F<float>>(int)",
+            "vectorized_elementwise_kernel",
+        ),
+        ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN", "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN"),
+        ("void cutlass::Kernel2<cutlass_80_simt_sgemm>(cutlass::Params)", "Kernel2"),
+    ],
+)
+def test_base_names(kernel: str, base: str) -> None:
+    assert base_name(kernel) == base
+
+
+def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert main([str(run), "--rank", "7"]) == 2
+    if shutil.which("ncu") is None:
+        assert main([str(run), "--go"]) == 2
+    lines = capfd.readouterr().err.splitlines()
+    assert "no kernels of rank 7" in lines[1] and "ncu is not on PATH" in lines[-1]
+    assert all(line.startswith("rankscope ncu: ") for line in lines)
+
+
+def test_the_job_runs_without_torchrun(run: Path) -> None:
+    """On this machine without ncu, and on the CPU: that its configuration is whole."""
+    assert main([str(run)]) == 0
+    text = (run / "ncu" / "config.yaml").read_text()
+    (run / "ncu" / "config.yaml").write_text(text.replace("device: auto", "device: cpu").replace("cuda", "cpu"))
+    command = [sys.executable, "-m", "rankscope.harness", str(run / "ncu"), "plain"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
