@@ -17,10 +17,10 @@ from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.intervals import union
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.summary import summarise
-from rankscope.analysis.timeline import Timeline, build, lanes, tile
+from rankscope.analysis.timeline import Timeline, build
 from rankscope.analysis.timeline_main import main
-from rankscope.analysis.timeline_shares import shares
 from rankscope.analysis.timeline_text import step_sentence
+from rankscope.analysis.timeline_tiles import lanes, shares, tile
 
 from .trace_processor import TraceProcessor
 
