@@ -143,6 +143,8 @@ def test_two_recordings_lie_under_one_another(tmp_path: Path, capsys: pytest.Cap
         (["--ranks", "x"], "is no list of ranks"),
         (["--make", "poster"], "there are picture, page, perfetto"),
         (["--ranks", "9"], "no rank 9 in the recording"),
+        ([str(TRACES / STALL), "--full"], "a Perfetto trace is made of one recording"),
+        ([str(TRACES / STALL), str(TRACES / STALL)], "give one recording, or two to compare"),
     ],
 )
 def test_one_line_for_bad_input(
