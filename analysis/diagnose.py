@@ -37,7 +37,7 @@ def facts_of(analysis: "Analysis") -> Facts:
         syncs=syncs.take(np.isin(syncs["step"], chosen)),
         clocks={} if analysis.run_dir is None else _clocks(analysis.run_dir),
         loader=loader_waits(measured),
-        config=None if analysis.run_dir is None else _config(analysis.run_dir),
+        config=None if analysis.run_dir is None else config_of(analysis.run_dir),
         ceilings=analysis.ceilings,
         gpu=all(data.mode == "device" for data in analysis.ranks),
     )
@@ -47,7 +47,8 @@ def _of_rank(table: Table, rank: int) -> Table:
     return table.with_columns(rank=np.full(len(table), rank))
 
 
-def _config(run_dir: RunDir) -> RunConfig | None:
+def config_of(run_dir: RunDir) -> RunConfig | None:
+    """Return a run's settings; None where they cannot be read."""
     try:
         return load_config(run_dir.config)
     except ConfigError:

@@ -8,17 +8,20 @@ import re
 from pathlib import Path
 
 import click
+import numpy as np
 from rich.console import Console
 
 from rankscope.analysis import cluster
 from rankscope.analysis.ceilings import CeilingsError
 from rankscope.analysis.cli import Location, output, run_command
+from rankscope.analysis.diagnose import config_of
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.limits import Limits, parse
 from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.report import report
 from rankscope.analysis.show import show
 from rankscope.analysis.summary import Json, error_summary, summarise, tables
+from rankscope.analysis.table import Table
 from rankscope.analysis.untraced import show_untraced, summarise_untraced
 from rankscope.conf import RunDir
 from rankscope.conf.files import replacing, write_json, write_text
@@ -215,7 +218,21 @@ def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
         from rankscope.analysis.report_html import report_html
 
         write_text(folder / "report.html", report_html(summary, analysis, name, made))
+    if "roofline" in made:
+        _draw_roofline(analysis, made["roofline"], folder / "figures" / "roofline.png")
     write_json(folder / "summary.json", summary)
+
+
+def _draw_roofline(analysis: Analysis, table: Table, path: Path) -> None:
+    from rankscope.analysis.plots import png
+    from rankscope.analysis.roofline import figure, peaks
+
+    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
+    if config is None or not np.isfinite(table["intensity"]).any():
+        return
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(png(figure(table, *peaks(config, analysis.ceilings))))
 
 
 def _write_json(summary: Json, target: Path | None) -> None:

@@ -15,6 +15,7 @@ from rankscope.analysis import findings, grouped, hosts, plain
 from rankscope.analysis.agreement import agreement, second_witness
 from rankscope.analysis.breakdown import PARTS, totals
 from rankscope.analysis.collectives import group_members, group_name
+from rankscope.analysis.diagnose import config_of
 from rankscope.analysis.errors import Notice
 from rankscope.analysis.facts import Finding
 from rankscope.analysis.loader import loader_waits
@@ -322,7 +323,7 @@ def tables(analysis: Analysis) -> dict[str, Table]:
     """Return the tables that are written beside the summary."""
     from rankscope.analysis import buckets, frames, operators
 
-    return {
+    found = {
         "collectives": frames.collectives(analysis),
         "steps": frames.steps(analysis),
         "segments": frames.segments(analysis),
@@ -331,3 +332,16 @@ def tables(analysis: Analysis) -> dict[str, Table]:
         "modules": operators.modules(analysis),
         "buckets": buckets.buckets(analysis),
     }
+    roof = roofline_of(analysis)
+    return found if roof is None else {**found, "roofline": roof}
+
+
+def roofline_of(analysis: Analysis) -> Table | None:
+    """Return the roofline's rows of the first rank; None where no shapes and FLOPs were recorded."""
+    from rankscope.analysis.roofline import roofline
+
+    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
+    if analysis.run_dir is None or config is None:
+        return None
+    ranks = analysis.run_dir.for_pass("torch").ranks()
+    return roofline(ranks[0], config, analysis.ceilings) if ranks else None

@@ -17,8 +17,9 @@ from rankscope.analysis.intervals import Intervals, covers
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.stragglers import cause_of
-from rankscope.analysis.table import UNKNOWN, Column, Table
+from rankscope.analysis.table import UNKNOWN, Table
 from rankscope.analysis.timeline_ranges import host_ranges, on_device
+from rankscope.analysis.timeline_tiles import lanes, tile
 
 UNSPLIT = len(PARTS)  # code of communication of which wait and transfer cannot be told apart
 NAMES = (*PARTS, "communication")
@@ -284,44 +285,3 @@ def _calls(calls: Table) -> Table:
         },
         {"kind": rows.words["kind"], "group": words},
     )
-
-
-def lanes(start: Column, end: Column) -> Column:
-    """Return for intervals in order of start the lowest lane in which each overlaps no earlier one."""
-    free: list[int] = []
-    result = np.zeros(len(start), np.int64)
-    for index, (begin, until) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        lane = next((lane for lane, at in enumerate(free) if at <= begin), len(free))
-        if lane == len(free):
-            free.append(0)
-        free[lane] = until
-        result[index] = lane
-    return result
-
-
-def tile(
-    layers: Sequence[Intervals],
-    codes: Sequence[int],
-    rest: int,
-    start: Column,
-    end: Column,
-    extra: Intervals | None = None,
-) -> Table:
-    """Cut windows (in order, disjoint) into intervals, each with the code of the first layer that covers it.
-
-    `rest` is the code where none does; at the edges of `extra` intervals are cut too. Returns window, start, end, part.
-    """
-    cuts = [layer.ravel() for layer in layers] + ([] if extra is None else [extra.ravel()])
-    edges = np.unique(np.concatenate([start, end, *cuts]))
-    left, right = edges[:-1], edges[1:]
-    window = np.searchsorted(start, left, "right") - 1
-    inside = (window >= 0) & (left < end[window]) if len(start) else np.zeros(len(left), bool)
-    left, right, window = left[inside], right[inside], window[inside]
-    part = np.full(len(left), rest, np.int64)
-    for layer, code in zip(reversed(layers), reversed(codes), strict=True):
-        part[covers(layer, left)] = code
-    key = part * 2 if extra is None else part * 2 + covers(extra, left)
-    first = np.ones(len(left), bool)
-    first[1:] = (key[1:] != key[:-1]) | (window[1:] != window[:-1]) | (left[1:] != right[:-1])
-    last = np.append(first[1:], True) if len(left) else first
-    return Table({"window": window[first], "start": left[first], "end": right[last], "part": part[first]})

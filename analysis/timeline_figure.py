@@ -21,8 +21,8 @@ from matplotlib.patches import Patch
 from rankscope.analysis.colours import COLOURS
 from rankscope.analysis.table import Column, Table
 from rankscope.analysis.timeline import NAMES, UNSPLIT, RankView, Timeline
-from rankscope.analysis.timeline_shares import shares
 from rankscope.analysis.timeline_text import TITLES, step_sentence, what_to_see
+from rankscope.analysis.timeline_tiles import shares
 
 _BINS = 1400
 _PIXELS = 24  # rows of pixels in a band

@@ -67,6 +67,8 @@ def timeline_command(
     """
     if len(paths) > 2:
         raise click.UsageError("give one recording, or two to compare")
+    if len(paths) == 2 and (full or kinds == {"perfetto"}):
+        raise click.UsageError("a Perfetto trace is made of one recording: their clocks have nothing in common")
     wanted = None if ranks is None else sorted(ranks)
     with Steps(shown=not quiet) as progress:
         drawn: list[Timeline] = []

@@ -192,7 +192,7 @@ def _density(timeline: Timeline, steps: Sequence[int], origin: int) -> Json | No
     """Return the mean shares of the folded ranks: for each step its bins, each with a share of every part."""
     if not timeline.folded:
         return None
-    from rankscope.analysis.timeline_shares import shares
+    from rankscope.analysis.timeline_tiles import shares
 
     found = []
     for step in steps:

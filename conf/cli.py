@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ingest": (
         "rankscope.analysis.ingest_main",
         "main",
-        "read ranks ahead of the analysis, as parts of a job array",
+        "read ranks ahead, as parts of a job array",
     ),
     "report": (
         "rankscope.analysis.sweep_main",

@@ -17,10 +17,10 @@ from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.intervals import union
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.summary import summarise
-from rankscope.analysis.timeline import Timeline, build, lanes, tile
+from rankscope.analysis.timeline import Timeline, build
 from rankscope.analysis.timeline_main import main
-from rankscope.analysis.timeline_shares import shares
 from rankscope.analysis.timeline_text import step_sentence
+from rankscope.analysis.timeline_tiles import lanes, shares, tile
 
 from .trace_processor import TraceProcessor
 
@@ -143,6 +143,8 @@ def test_two_recordings_lie_under_one_another(tmp_path: Path, capsys: pytest.Cap
         (["--ranks", "x"], "is no list of ranks"),
         (["--make", "poster"], "there are picture, page, perfetto"),
         (["--ranks", "9"], "no rank 9 in the recording"),
+        ([str(TRACES / STALL), "--full"], "a Perfetto trace is made of one recording"),
+        ([str(TRACES / STALL), str(TRACES / STALL)], "give one recording, or two to compare"),
     ],
 )
 def test_one_line_for_bad_input(

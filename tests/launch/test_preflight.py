@@ -22,10 +22,14 @@ REFUSED: list[tuple[TorchFacts, dict[str, Any], tuple[str, ...]]] = [
     (TWO_GPUS, {"world_size": 4}, ("world_size=4", "needs 4 GPUs", "has 2")),
     (
         TWO_GPUS,
-        {"world_size": 6, "launch": {"nnodes": 2, "rdzv_endpoint": "head:29400"}},
+        {"world_size": 6, "run_dir": "new", "launch": {"nnodes": 2, "rdzv_endpoint": "head:29400"}},
         ("needs 3 GPUs on each of 2 nodes", "has 2"),
     ),
-    (NO_GPU, {"world_size": 2, "launch": {"nnodes": 2}}, ("launch.nnodes=2", "rdzv_endpoint=localhost:0")),
+    (
+        NO_GPU,
+        {"world_size": 2, "run_dir": "new", "launch": {"nnodes": 2}},
+        ("launch.nnodes=2", "rdzv_endpoint=localhost:0"),
+    ),
     (NO_GPU, {"launch": {"min_free_mb": 10**9}}, ("MiB free", "launch.min_free_mb=1000000000")),
 ]
 
