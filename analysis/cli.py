@@ -55,5 +55,5 @@ def run_command(command: click.Command, argv: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 0
     except OSError as error:
-        click.echo(f"rankscope: {error.filename}: {error.strerror}", err=True)
+        click.echo(f"rankscope: {error.filename}: {error.strerror}; give another path, or --out", err=True)
     return NO_NUMBERS

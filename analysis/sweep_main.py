@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope.analysis import compare
-from rankscope.analysis.cli import Location
+from rankscope.analysis.cli import Location, run_command
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.points import Point, run_point, sweep_points
 from rankscope.analysis.progress import Steps
 from rankscope.analysis.show import byte_size
 from rankscope.analysis.sweep_report import Json, summarise_sweep, write_report
-from rankscope.conf import RunDir, RunDirError
+from rankscope.conf import RunDir
 from rankscope.conf.files import write_json
 from rankscope.conf.sweep_dir import SweepDir
 
@@ -185,23 +185,11 @@ def _text(value: object, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _run(command: click.Command, argv: list[str]) -> int:
-    try:
-        return int(command.main(argv, standalone_mode=False) or 0)
-    except click.ClickException as error:
-        click.echo(f"{command.name}: {error.format_message()}", err=True)
-    except (AnalysisError, RunDirError) as error:
-        click.echo(f"rankscope: {error}", err=True)
-    except OSError as error:
-        click.echo(f"rankscope: {error.filename}: {error.strerror}", err=True)
-    return NO_NUMBERS
-
-
 def report_main(argv: list[str]) -> int:
     """Run `rankscope report`; returns the exit status."""
-    return _run(report, argv)
+    return run_command(report, argv)
 
 
 def compare_main(argv: list[str]) -> int:
     """Run `rankscope compare`; returns the exit status."""
-    return _run(compare_command, argv)
+    return run_command(compare_command, argv)

@@ -17,6 +17,7 @@ from tensorboardX.summary import hparams
 
 from rankscope.analysis import plots
 from rankscope.analysis.breakdown import PARTS
+from rankscope.analysis.cli import run_command
 from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.jobs import flattened
 from rankscope.analysis.pipeline import Analysis, Options, load
@@ -26,7 +27,7 @@ from rankscope.analysis.show import verdict_sentence
 from rankscope.analysis.summary import summarise
 from rankscope.analysis.sweep_report import drawings
 from rankscope.analysis.table import UNKNOWN
-from rankscope.conf import RunDir, RunDirError
+from rankscope.conf import RunDir
 from rankscope.conf.sweep_dir import SweepDir
 
 _PLAIN = {"device_ns": "step_ms", "host_ns": "host_step_ms", "data_wait_ns": "data_wait_ms", "loss": "loss"}
@@ -179,14 +180,4 @@ def _sweep(points: list[Point], folder: Path) -> None:
 
 def main(argv: list[str]) -> int:
     """Run `rankscope tensorboard`; returns the exit status."""
-    try:
-        return int(tensorboard.main(argv, standalone_mode=False) or 0)
-    except click.ClickException as error:
-        click.echo(f"rankscope tensorboard: {error.format_message()}", err=True)
-    except click.exceptions.Abort:
-        return 130
-    except (AnalysisError, RunDirError) as error:
-        click.echo(f"rankscope: {error}", err=True)
-    except OSError as error:
-        click.echo(f"rankscope: {error.filename}: {error.strerror}; choose another --out", err=True)
-    return 2
+    return run_command(tensorboard, argv)

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from rankscope.analysis.cli import Location
+from rankscope.analysis.cli import Location, run_command
 from rankscope.analysis.errors import AnalysisError
-from rankscope.analysis.main import NO_NUMBERS, OK, PARTIAL, ranks_option
+from rankscope.analysis.main import OK, PARTIAL, ranks_option
 from rankscope.analysis.perfetto_full import Originals
 from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.progress import Steps
@@ -161,14 +161,4 @@ def _write(
 
 def main(argv: list[str]) -> int:
     """Run `rankscope timeline`; returns the exit status."""
-    try:
-        return int(timeline_command.main(argv, standalone_mode=False) or 0)
-    except click.ClickException as error:
-        click.echo(f"rankscope timeline: {error.format_message()}", err=True)
-    except click.exceptions.Abort:
-        return 130
-    except AnalysisError as error:
-        click.echo(f"rankscope: {error}", err=True)
-    except OSError as error:
-        click.echo(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True)
-    return NO_NUMBERS
+    return run_command(timeline_command, argv)
