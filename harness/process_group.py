@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from rankscope.conf.host import host_name
 from rankscope.conf.messages import ConfigError
 from rankscope.conf.schema import RunConfig
 
@@ -85,7 +85,7 @@ def join(config: RunConfig) -> RankContext:
         local_world_size=local_world_size,
         device=device,
         backend=backend if config.ddp.enabled else None,
-        host=socket.gethostname(),
+        host=host_name(),
         boot_id=_boot_id(),
         control=control,
     )

@@ -8,10 +8,11 @@ import yaml
 
 from rankscope.conf import ConfigError, RunDirError
 from rankscope.launch import sweep
-from rankscope.launch.compose import compose
-from rankscope.launch.preflight import refuse
+from rankscope.launch.compose import compose, submission
+from rankscope.launch.preflight import refuse, refuse_submission
 from rankscope.launch.processes import Interrupted, Stop
 from rankscope.launch.record import PARTIAL, REFUSED, Recorded, analyse, record, say
+from rankscope.launch.submitted import run_one
 from rankscope.launch.torch_facts import torch_facts
 from rankscope.launch.usage import usage
 
@@ -27,12 +28,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if _SWEEP_FLAGS & set(arguments):
             return _sweep(arguments)
-        overrides = _overrides(arguments)
+        launcher, overrides = submission(_overrides(arguments))
         config = compose(overrides)
         if "--cfg" in arguments:
             print(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False), end="")
             return 0
         with Stop() as stop:
+            if launcher is not None:
+                refuse_submission(config)
+                return _report(run_one(launcher, config, overrides, stop), stop)
             facts = torch_facts()
             stop.check()
             refuse(config, facts)
