@@ -1,5 +1,6 @@
 """A real SLURM of two nodes with accounting: single runs and sweeps as its jobs, and what ends them."""
 
+import os
 import shlex
 import signal
 import sys
@@ -18,7 +19,6 @@ from .hosts import missing
 _WHY_NOT = missing()
 pytestmark = [
     pytest.mark.distributed,
-    pytest.mark.xdist_group("slurm"),
     pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT)),
 ]
 RUN = (sys.executable, "-m", "rankscope.conf.cli", "run")
@@ -45,6 +45,16 @@ def train(folder: Path, ranks: int) -> None:
         return found == ["measure"] * ranks
 
     wait_for(measuring, "the ranks to train")
+
+
+def without(program: str, folder: Path) -> str:
+    """Return a PATH as it is, but for one program."""
+    (folder / "bin").mkdir()
+    for place in os.get_exec_path():
+        for path in Path(place).glob("*"):
+            if path.name != program and not (folder / "bin" / path.name).exists():
+                (folder / "bin" / path.name).symlink_to(path)
+    return str(folder / "bin")
 
 
 def test_the_same_command_on_each_node_of_a_job(cluster: Cluster, tmp_path: Path) -> None:
@@ -96,16 +106,22 @@ def test_a_sweep_over_two_nodes_with_a_failing_and_a_cancelled_point(cluster: Cl
     ]  # fmt: skip
     hosts = [read_json(rank.info)["host"] for rank in sweep.point("002").for_pass("plain").ranks()]
     assert sorted(hosts) == ["host1", "host2"]
-    report = (sweep.analysis / "report.md").read_text()
-    assert "failed: exit:" in report and "weak" in again.stdout
+    assert "failed: exit:" in (sweep.analysis / "report.md").read_text()
+    assert "Points of the sweep" in again.stdout
+
+    old = sweep.read().points[0].job
+    assert old is not None and old not in cluster.ask("squeue", "-h", "-r", "-t", "all", "-o", "%F_%K").split()
+    code = f"from rankscope.launch import slurm; print(slurm.states([{old!r}])[{old!r}].state)"
+    assert cluster.ask(sys.executable, "-c", code) == "COMPLETED"
 
 
 def test_cancelled_and_given_up(cluster: Cluster, tmp_path: Path) -> None:
-    """Of two runs one's job is cancelled by scancel, the other's submitter gets Ctrl-C."""
-    names = ("cancelled", "given-up")
-    folders = {name: RunDir(tmp_path / name) for name in names}
+    """Of two runs one's job is cancelled by scancel, and seen so without accounting; the other's gets Ctrl-C."""
+    folders = {name: RunDir(tmp_path / name) for name in ("cancelled", "given-up")}
+    path = {"cancelled": without("sacct", tmp_path), "given-up": os.environ["PATH"]}
+    run = (*RUN, *PLAIN, *ONE_RANK, *ENDLESS)
     begun = {
-        name: cluster.start(*RUN, *PLAIN, *ONE_RANK, *ENDLESS, f"run_dir={folder.path}", f"name={name}")
+        name: cluster.start("env", f"PATH={path[name]}", *run, f"run_dir={folder.path}", f"name={name}")
         for name, folder in folders.items()
     }
     for folder in folders.values():
@@ -115,6 +131,7 @@ def test_cancelled_and_given_up(cluster: Cluster, tmp_path: Path) -> None:
     said = {name: process.communicate(timeout=60)[1] for name, process in begun.items()}
     assert begun["cancelled"].returncode == 2, said
     assert "was cancelled" in said["cancelled"]
+    assert ["no accounting of SLURM" in said[name] for name in folders] == [True, False]
     assert begun["given-up"].returncode == 130, said
     assert folders["cancelled"].read_record()["status"] == "cancelled"
     assert folders["given-up"].read_record()["status"] == "interrupted"
