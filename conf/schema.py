@@ -40,7 +40,9 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     name: str = "run"
     script: str | None = None  # your own training script in place of the reference model: a file, or a module's name
-    script_args: list[ScriptArgument] | str = []  # [--epochs,3], or one text as a shell splits it
+    script_args: list[ScriptArgument] | str = msgspec.field(
+        default_factory=list
+    )  # [--epochs,3], or one text as a shell splits it
     steps_from: Literal["auto", "recorder", "profiler", "optimizer", "loader"] = "auto"  # whose marks end its steps
     run_on: bool = False  # let the script go on to its own end when everything is recorded
     mode: Literal["train", "eval", "inference"] = "train"

@@ -6,6 +6,7 @@ its own as it likes, and no collective of ours is ever counted among them. It la
 
 import os
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -29,10 +30,11 @@ class Control:
         serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" and rank == 0
         joining = timedelta(seconds=join_s)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        base = dist.TCPStore(host, port, world_size, serves, timeout=joining, wait_for_workers=False)
-        self._store = dist.PrefixStore(f"rankscope/{name}/{attempt}", base)
-        self._meet_in_store()
-        self._group = dist.ProcessGroupGloo(self._store, rank, world_size, timedelta(seconds=timeout_s))
+        c10d: Any = dist  # whose stubs leave these classes out, or half of their methods
+        base = c10d.TCPStore(host, port, world_size, serves, timeout=joining, wait_for_workers=False)
+        self._store = c10d.PrefixStore(f"rankscope/{name}/{attempt}", base)
+        self._meet_in_store(join_s)
+        self._group = c10d.ProcessGroupGloo(self._store, rank, world_size, timedelta(seconds=timeout_s))
 
     def barrier(self) -> None:
         """Wait until all ranks are here."""
@@ -51,14 +53,20 @@ class Control:
         gathered = [torch.empty_like(values) for _ in range(self.world_size)]
         return gathered, self._group.allgather([gathered], [values])
 
-    def _meet_in_store(self) -> None:
-        """Wait for all ranks with a limit of our own: gloo's would name addresses, not ranks."""
+    def _meet_in_store(self, join_s: float) -> None:
+        """Wait for all ranks with a limit of our own: gloo's would name addresses, not ranks.
+
+        Where one has given up nobody goes on: gloo would wait for it.
+        """
         self._store.set(f"here/{self.rank}", "1")
         for rank in range(self.world_size):
             try:
                 self._store.wait([f"here/{rank}"])
             except dist.DistError:
-                raise ControlError(f"rank {rank} did not come within {self._store.timeout.total_seconds():g} s") from None
+                self._store.set("given up", "1")
+                raise ControlError(f"rank {rank} did not come within {join_s:g} s") from None
+        if self._store.check(["given up"]):
+            raise ControlError(f"a rank has given up after {join_s:g} s")
 
 
 def connect(name: str, *, timeout_s: float, join_s: float = JOIN_S) -> Control | None:

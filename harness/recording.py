@@ -85,15 +85,15 @@ class Recording:
             return self.steps.profiler.emitter
         return TorchEmitter() if self.steps.context.cuda else None
 
-    def ranges(self) -> Ranges:
+    def ranges(self, *, loose: bool = False) -> Ranges:
         """Return the named ranges of a step."""
         assert self.steps is not None  # `prepare` comes first
-        return Ranges(self.steps.timer, annotate=self.annotates, nvtx=self.emitter)
+        return Ranges(self.steps.timer, annotate=self.annotates, nvtx=self.emitter, loose=loose)
 
     def begin(self) -> None:
         """Compare clocks and watch the device from here on; all ranks together."""
         assert self.steps is not None and self._gpu is not None  # `prepare` comes first
-        self.info["clock_probes"] = [clock.probe(self.steps.context, "before").to_json()]
+        self._compare_clocks("before")
         self._gpu.start()
 
     def end(self) -> None:
@@ -101,7 +101,13 @@ class Recording:
         assert self.steps is not None  # `prepare` comes first
         self.steps.progress.enter("export")
         self.steps.context.synchronize()
-        self.info["clock_probes"].append(clock.probe(self.steps.context, "after").to_json())
+        self._compare_clocks("after")
+
+    def _compare_clocks(self, when: str) -> None:
+        assert self.steps is not None
+        context = self.steps.context
+        if context.control is not None or context.world_size == 1:
+            self.info.setdefault("clock_probes", []).append(clock.probe(context, when).to_json())
 
     def save(self, error: str | None = None) -> None:
         """Write steps.parquet and rank.json with what there is; of two calls, from two threads, the first counts."""

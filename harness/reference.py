@@ -1,4 +1,4 @@
-"""The reference model as the job of one rank: a `Recording` in; the model trained, evaluated or served as configured."""
+"""The reference model as the job of one rank: a `Recording` in, the model trained, evaluated or served."""
 
 from torch.utils.data import default_collate
 

@@ -12,7 +12,7 @@ from rankscope.harness.step_timer import StepTimer
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Call `start`, then `begin`, `end` and `advance` for each step, then `stop`; `profiler` is null in the plain pass."""
+    """Call `start`, then `begin`, `end`, `advance` for each step, then `stop`; no `profiler` in the plain pass."""
 
     plan: list[Phase]
     context: RankContext

@@ -21,7 +21,7 @@ _SWEEP_FLAGS = {"-m", "--multirun", "--resume"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one point or a sweep; returns the exit status: 0, 2 no numbers, 3 partial, 130 or 143 interrupted."""
-    arguments = _with_script_args(list(sys.argv[1:] if argv is None else argv))
+    arguments = with_script_args(list(sys.argv[1:] if argv is None else argv))
     if {"-h", "--help"} & set(arguments):
         print(usage())
         return 0
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 128 + interrupted.signum
 
 
-def _with_script_args(arguments: list[str]) -> list[str]:
+def with_script_args(arguments: list[str]) -> list[str]:
     """Turn what follows `--` into `script_args`, word by word."""
     if "--" not in arguments:
         return arguments

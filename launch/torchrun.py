@@ -49,8 +49,8 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, name: str) -> list[str]
 def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of torchrun and its ranks.
 
-    Without OMP_NUM_THREADS torchrun warns and sets it to 1; a script gets what it would have without us. A C-level crash
-    of a rank leaves its Python stack.
+    Without OMP_NUM_THREADS torchrun warns and sets it to 1; a script gets what it would have without us. A C-level
+    crash of a rank leaves its Python stack.
     """
     ranks = config.world_size // config.launch.nnodes
     threads = str(config.threads or max(1, usable_cores() // ranks))
