@@ -61,7 +61,7 @@ class Marks:
         self._replace(torch.amp.GradScaler, "step", self._around_scaled_step)
         self._replace(Optimizer, "__init__", self._around_making)
         for handle in (
-            register_optimizer_step_pre_hook(lambda *_: self._enter("optimizer")),
+            register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(lambda optimizer, *_: self._after_step(optimizer)),
         ):
             self._undo.append(handle.remove)
@@ -110,7 +110,8 @@ class Marks:
         if not self._here:
             return
         self._depth[name] += 1
-        if self._depth[name] == 1 and self._open in (None, "forward"):
+        inside_closure = name == "backward" and self._depth["optimizer"] == 1
+        if self._depth[name] == 1 and (self._open in (None, "forward") or inside_closure):
             self._switch(name)
 
     def _exit(self, name: str) -> bool:
@@ -163,9 +164,12 @@ class Marks:
         try:
             return original(*args, **kwargs)
         finally:
-            if self._exit("backward") and self._marked_in_backward:
-                self._marked_in_backward = False
-                self._target.mark("optimizer")
+            if self._exit("backward"):
+                if self._depth["optimizer"]:
+                    self._switch("optimizer")  # this was its closure
+                if self._marked_in_backward:
+                    self._marked_in_backward = False
+                    self._target.mark("optimizer")
 
     def _around_making(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self.made_optimizers += 1
@@ -179,6 +183,13 @@ class Marks:
             self.skipped += 1
             self._stepped(optimizer)
         return result
+
+    def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._enter("optimizer")
+        elif self._here:  # it begins with a forward pass, or more of one
+            self._depth["optimizer"] += 1
 
     def _after_step(self, optimizer: Optimizer) -> None:
         """Count an optimizer's step; one that another optimizer makes inside its own is not counted."""

@@ -12,12 +12,22 @@ Nothing here imports torch before it is needed.
 
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from rankscope.harness.script import ScriptJob
 
 T = TypeVar("T")
+
+
+class Marker(Protocol):
+    """What is told of the steps of a loop: a `Recorder`, or a `Monitor`."""
+
+    def step(self) -> None:
+        """A step ends."""
+
+    def close(self) -> None:
+        """The loop is over."""
 
 
 class Nothing:
@@ -64,6 +74,9 @@ class Recorder:
         """End a step. After the last that is recorded the script ends as by `sys.exit(0)`, unless `run_on` is set."""
         if self._job is not None:
             self._job.mark("recorder")
+
+    def close(self) -> None:
+        """Nothing more is marked; what is recorded is written when the script ends."""
 
 
 _NAMES = ("data_wait", "h2d", "forward", "backward", "optimizer")
