@@ -76,7 +76,20 @@ def _run(run_dir: RunDir) -> Sources:
     world_size = record.get("world_size")
     size = world_size if isinstance(world_size, int) else None
     found = _pass(run_dir.for_pass("torch"), run_dir, size)
-    return found if found.files else _pass(run_dir.for_pass("nsys"), run_dir, size)
+    found = found if found.files else _pass(run_dir.for_pass("nsys"), run_dir, size)
+    return msgspec.structs.replace(found, notices=found.notices + recording_notices(run_dir))
+
+
+def recording_notices(run_dir: RunDir) -> list[Notice]:
+    """Return what ranks had to say about their recording, each once, with the pass and the first rank that said it."""
+    said: dict[str, Notice] = {}
+    for pass_dir in (found for kind in ("plain", "torch", "nsys") for found in run_dir.repeats(kind)):
+        for rank_dir in pass_dir.ranks():
+            notes = _rank_info(rank_dir, []).get("notes")
+            for text in notes if isinstance(notes, list) else []:
+                notice = Notice(kind="recording", rank=rank_dir.rank, message=f"{pass_dir.name} pass: {text}")
+                said.setdefault(str(text), notice)
+    return list(said.values())
 
 
 def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> Sources:

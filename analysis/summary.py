@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rankscope.analysis import findings, grouped, hosts, plain
@@ -70,7 +71,7 @@ def summarise(analysis: Analysis) -> Json:
         "loader": loader_waits(analysis.ranks),
         "findings": [
             {name: getattr(finding, name) for name in finding.__struct_fields__}
-            for finding in _findings(analysis, from_plain)
+            for finding in _applicable(_findings(analysis, from_plain), config)
         ],
         "throughput": from_plain["throughput"],
         "profiler_overhead": from_plain["overhead"],
@@ -266,6 +267,16 @@ def _findings(analysis: Analysis, from_plain: Json) -> list[Finding]:
     return found if slowed is None else [*found, slowed]
 
 
+def _applicable(found: list[Finding], config: RunConfig | None) -> list[Finding]:
+    """Keep of the overrides to try those that act on a script, which takes no others."""
+    if config is None or config.script is None:
+        return found
+    return [
+        msgspec.structs.replace(item, overrides=[word for word in item.overrides if word.startswith("profile")])
+        for item in found
+    ]
+
+
 def _cause(excess: dict[str, int]) -> str | None:
     from rankscope.analysis.stragglers import cause_of
 
@@ -308,6 +319,8 @@ def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) 
     rate = plain.throughput(found, config)
     if rate is not None and rate["mfu"] is None:
         text = "mfu is null: the dense peak of this device and arithmetic is not known"
+        if config.script is not None:
+            text = "mfu is null: how many FLOPs the script's model takes is not known"
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
     confirmed = plain.confirm(analysis.verdict, found)
     extra = (slow - base) * 1e-6 if base and slow else None

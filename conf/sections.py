@@ -8,6 +8,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Natural = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+ScriptArgument = str | int | float | bool | None  # as Hydra reads an item of a list; quotes keep a text as it is
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

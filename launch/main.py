@@ -1,5 +1,6 @@
 """`rankscope run`: overrides in; a run folder, or with -m a sweep of them, and the analysis's summary out."""
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -21,7 +22,7 @@ _SWEEP_FLAGS = {"-m", "--multirun", "--resume"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one point or a sweep; returns the exit status: 0, 2 no numbers, 3 partial, 130 or 143 interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = with_script_args(list(sys.argv[1:] if argv is None else argv))
     if {"-h", "--help"} & set(arguments):
         print(usage())
         return 0
@@ -50,6 +51,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as interrupted:
         say(f"rankscope: interrupted by {interrupted}")
         return 128 + interrupted.signum
+
+
+def with_script_args(arguments: list[str]) -> list[str]:
+    """Turn what follows `--` into `script_args`, word by word."""
+    if "--" not in arguments:
+        return arguments
+    at = arguments.index("--")
+    return [*arguments[:at], f"script_args=[{','.join(map(_quoted, arguments[at + 1 :]))}]"]
+
+
+def _quoted(word: str) -> str:
+    """Return `word` in Hydra's quotes: quotes and interpolations are escaped, and backslashes only before those."""
+    word = re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", word)
+    word = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), word)
+    return f"'{word}'"
 
 
 def _sweep(arguments: Sequence[str]) -> int:

@@ -61,7 +61,7 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 
 def baselines(config: RunConfig, overrides: Sequence[str]) -> list[list[str]]:
     """Return the overrides of the one-rank points that this point is to be compared with; none for a one-rank point."""
-    if config.world_size == 1:
+    if config.world_size == 1 or config.script is not None:  # a script's own settings decide what it compares with
         return []
     dropped = ("scenario", "name=", "launch.nnodes=")
     kept = [item for item in overrides if not item.lstrip("+").startswith(dropped)]

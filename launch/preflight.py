@@ -12,6 +12,7 @@ from rankscope.launch.torch_facts import TorchFacts
 def refuse(config: RunConfig, torch: TorchFacts) -> None:
     """Raise `ConfigError` with one line if the run cannot work here."""
     _check_started_alone()
+    _check_script(config)
     _check_devices(config, torch)
     _check_nodes(config)
     _check_disk(config)
@@ -28,6 +29,12 @@ def refuse_submission(config: RunConfig) -> None:
 def _check_started_alone() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError("rankscope run starts torchrun itself: run it without torchrun around it")
+
+
+def _check_script(config: RunConfig) -> None:
+    script = config.script
+    if script is not None and script.endswith(".py") and not Path(script).is_file():
+        raise ConfigError(f"script={script}: no such file; give its path from this folder ({Path.cwd()})")
 
 
 def _check_devices(config: RunConfig, torch: TorchFacts) -> None:

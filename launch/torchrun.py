@@ -56,13 +56,16 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: 
 def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of torchrun and its ranks.
 
-    Without OMP_NUM_THREADS torchrun warns and sets it to 1. A C-level crash of a rank leaves its Python stack.
+    Without OMP_NUM_THREADS torchrun warns and sets it to 1; a script gets what it would have without us. A C-level
+    crash of a rank leaves its Python stack.
     """
     ranks = config.world_size // config.launch.nnodes
     threads = str(config.threads or max(1, usable_cores() // ranks))
     if config.threads == 0:
         threads = base.get("OMP_NUM_THREADS", threads)
     added = {"OMP_NUM_THREADS": threads, "PYTHONFAULTHANDLER": "1", processes.MARK: processes.mark(run_dir.path)}
+    if config.script is not None and config.threads == 0:
+        del added["OMP_NUM_THREADS"]
     return {key: value for key, value in base.items() if key != "TORCHELASTIC_ERROR_FILE"} | added
 
 
