@@ -23,6 +23,7 @@ def refuse(config: RunConfig, torch: TorchFacts) -> None:
 def refuse_submission(config: RunConfig) -> None:
     """Raise `ConfigError` if the run cannot be submitted from here; what its nodes cannot do they say themselves."""
     _check_started_alone()
+    _check_script(config)
     _check_disk(config)
 
 
