@@ -38,7 +38,7 @@ from rankscope.analysis.ranks import Job, Outcome
 from rankscope.analysis.table import Column, Table
 from rankscope.analysis.trace import RankTrace
 from rankscope.analysis.waits import split_waits
-from rankscope.conf import RunDir
+from rankscope.conf import RunDir, RunDirError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -240,9 +240,24 @@ def _one_line(notices: Sequence[Notice], found: sources.Sources) -> tuple[str, l
     listed = list(notices)
     if not listed:
         where = found.run_dir.path if found.run_dir else "the given paths"
-        return f"{where}: no trace of a torch or nsys pass in it; record one with passes=[plain,torch]", []
+        return f"{where}: no trace of a torch or nsys pass in it; {_why_none(found)}", []
     more = f" (and {len(listed) - 1} more)" if len(listed) > 1 else ""
     return listed[0].message + more, listed
+
+
+def _why_none(found: sources.Sources) -> str:
+    """Say why a run folder has no trace, by its record; else how to get one."""
+    try:
+        record = found.run_dir.read_record() if found.run_dir else {}
+    except RunDirError:
+        record = {}
+    status = record.get("status", "completed")
+    if status in ("submitted", "running"):
+        return f"its status is {status}: the run has not ended, or its launcher was killed"
+    if status != "completed":
+        failure = record.get("failure") or {}
+        return f"its status is {status}: {str(failure.get('message', 'no cause is known')).splitlines()[0]}"
+    return "record one with passes=[plain,torch]"
 
 
 def _only(found: sources.Sources, wanted: frozenset[int]) -> sources.Sources:

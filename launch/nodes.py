@@ -50,11 +50,12 @@ class Node:
         self._join_s = config.launch.join_timeout_s
         self._others_s = config.launch.node_timeout_s
         self._stage = JOIN
+        self._inherits = False
 
     @property
     def leads(self) -> bool:
-        """Whether this node writes the run's status and analyses."""
-        return self.number == 0
+        """Whether this node writes the run's status and analyses: the first, or who has taken over from it."""
+        return self.number == 0 or self._inherits
 
     @property
     def rendezvous(self) -> list[str]:
@@ -95,6 +96,8 @@ class Node:
         failures = [said.failure for _, said in sorted(found.items(), key=_by_time) if said.failure is not None]
         failures.sort(key=is_consequence)
         silent = sorted(set(range(self.count)) - set(found))
+        if 0 in silent and self.number == min(found):  # else the run would be running for ever
+            self._inherits = True
         if silent and (not failures or is_consequence(failures[0])):
             return self._lost(silent, found, limit_s)
         return failures[0] if failures else None

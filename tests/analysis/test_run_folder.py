@@ -8,7 +8,9 @@ import pandas as pd
 import pytest
 
 from rankscope.analysis import load, summarise
+from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.report import report
+from rankscope.conf import RunDir
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 NAMES = ["resnet_w2", "images_w2"]
@@ -74,3 +76,18 @@ def test_without_plain_pass_throughput_is_null(tmp_path: Path) -> None:
     assert summary["throughput"] is None and summary["profiler_overhead"]["torch"] is None
     assert summary["stragglers"]["confirmed_by_plain"] is None
     assert "no_plain_pass" in {notice["kind"] for notice in summary["warnings"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"status": "running"}, "the run has not ended, or its launcher was killed"),
+        ({"status": "failed", "failure": {"message": "rank 1 raised\nmore"}}, "its status is failed: rank 1 raised"),
+    ],
+)
+def test_why_a_run_has_no_trace(changes: dict[str, Any], says: str, tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.write_record(**changes)
+    with pytest.raises(AnalysisError) as refused:
+        load(run_dir.path)
+    assert says in str(refused.value) and "\n" not in str(refused.value)

@@ -172,6 +172,20 @@ def test_a_killed_agent_ends_both_hosts(start: Callable[..., "Pair"], hosts: Hos
     pair.leaves_nothing()
 
 
+def test_a_killed_launcher_is_missed_and_replaced(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
+    """The leader's, which can write nothing any more: its ranks end, the other host names it and ends the run."""
+    pair = start(*ENDLESS, "launch.node_timeout_s=5")
+    pair.measuring()
+    leader = read_json(pair.run_dir.node(0).info)["host"]
+    number = int(leader.removeprefix("host"))
+    pair.launchers[number - 1].send_signal(signal.SIGKILL)
+    status, said = pair.ended()[2 - number]
+    assert status == 2 and f"node 0 ({leader}) gave no sign" in said
+    record = read_json(pair.run_dir.record)
+    assert (record["status"], record["failure"]["kind"]) == ("failed", "lost_node")
+    assert of_run(pair.run_dir.path) == [] and of_run(pair.local) == []
+
+
 def test_a_cut_link_is_a_stall_of_both(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
     pair = start(*ENDLESS, "launch.stall_timeout_s=25")
     pair.measuring()
