@@ -4,14 +4,16 @@ import itertools
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
 
 _NAMES = (f"rs{os.getpid()}p{number}h" for number in itertools.count())  # pairs of several tests live side by side
 _INSIDE = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
+_RELAY = Path(__file__).parent / "relay.py"
 _END_S = 5.0
 
 
@@ -60,6 +62,12 @@ class Hosts:
                     continue
         return found
 
+    def limit(self, mbit: int) -> None:
+        """Let so many Mbit/s pass in either direction."""
+        for number in (1, 2):
+            at = (self.namespace(number), "qdisc", "replace", "dev", f"rsv{number}", "root", "tbf")
+            subprocess.run(["tc", "-n", *at, "rate", f"{mbit}mbit", "burst", "64kb", "latency", "400ms"], check=True)
+
     def cut(self) -> None:
         """Take the link between the hosts down."""
         _ip("-n", self.namespace(2), "link", "set", "rsv2", "down")
@@ -70,23 +78,37 @@ class Hosts:
 
 
 @contextmanager
-def two_hosts(folder: Path) -> Iterator[Hosts]:
-    """Make the two hosts, and take them away at the end with whatever runs on them."""
+def two_hosts(folder: Path, delay_s: float | None = None) -> Iterator[Hosts]:
+    """Make the two hosts, and take them away at the end with whatever runs on them.
+
+    `delay_s`: what a packet takes from one to the other; None: as fast as this machine is.
+    """
     hosts = Hosts(folder, next(_NAMES))
     names = {number: hosts.namespace(number) for number in (1, 2)}
-    try:
-        for number in (1, 2):
-            _ip("netns", "add", names[number])
-        _ip("link", "add", "rsv1", "netns", names[1], "type", "veth", "peer", "name", "rsv2", "netns", names[2])
+    with ExitStack() as stack:
+        for name in names.values():
+            _ip("netns", "add", name)
+            stack.callback(subprocess.run, ["ip", "netns", "del", name], capture_output=True)
+        stack.callback(lambda: _end(hosts.processes(1, 2)))
+        if delay_s is None:
+            _ip("link", "add", "rsv1", "netns", names[1], "type", "veth", "peer", "name", "rsv2", "netns", names[2])
+        else:
+            stack.enter_context(_relayed(names[1], "rsv1", names[2], "rsv2", str(delay_s)))
         for number in (1, 2):
             _ip("-n", names[number], "addr", "add", f"10.87.0.{number}/24", "dev", f"rsv{number}")
             for link in (f"rsv{number}", "lo"):
                 _ip("-n", names[number], "link", "set", link, "up")
         yield hosts
-    finally:
-        _end(hosts.processes(1, 2))
-        for name in names.values():
-            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+@contextmanager
+def _relayed(*arguments: str) -> Iterator[None]:
+    with subprocess.Popen([sys.executable, str(_RELAY), *arguments], stdout=subprocess.PIPE, text=True) as relay:
+        try:
+            assert relay.stdout is not None and relay.stdout.readline() == "up\n"
+            yield
+        finally:
+            relay.terminate()
 
 
 def _end(processes: list[psutil.Process]) -> None:
