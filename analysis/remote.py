@@ -108,4 +108,6 @@ def _one_line(url: str) -> Iterator[None]:
         raise
     except Exception as error:  # a boundary: botocore, aiohttp, google.auth, ... share no base
         text = str(error).strip().splitlines() or [type(error).__name__]
+        if isinstance(error, FileNotFoundError):  # whose text is but a name, another for each storage
+            text = ["not found"]
         raise AnalysisError(f"{url}: {text[0]}; check the name and the credentials in the environment") from None

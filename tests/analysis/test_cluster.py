@@ -1,15 +1,18 @@
-"""The analysis beyond one machine: a Dask cluster with a worker that dies, an S3 server, parts of a job array."""
+"""The analysis beyond one machine: a Dask cluster with a worker that dies, servers of objects, parts of a job array."""
 
 import gzip
 import json
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 
 from rankscope.analysis import Options, load, summarise
@@ -96,35 +99,53 @@ def test_no_scheduler_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatc
     assert "no scheduler answers" in capsys.readouterr().err
 
 
-# --- S3 ------------------------------------------------------------------------------------------------------
+# --- object storage ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+@contextmanager
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server_of = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]'")
-    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs")
+    pytest.importorskip("s3fs", reason="s3fs is not installed: pip install s3fs")
     server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
     server.start()
     host, port = server.get_host_and_port()
-    for name, value in {
-        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-        "AWS_ACCESS_KEY_ID": "not-a-key",
-        "AWS_SECRET_ACCESS_KEY": "not-a-secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    s3fs.S3FileSystem().makedirs("recordings", exist_ok=True)
-    yield "s3://recordings"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "not-a-key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    yield "s3"
     server.stop()
+
+
+@contextmanager
+def gs(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    emulator = pytest.importorskip("gcp_storage_emulator.server", reason="not installed: gcp-storage-emulator")
+    pytest.importorskip("gcsfs", reason="gcsfs is not installed: pip install gcsfs")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server = emulator.create_server("127.0.0.1", port, in_memory=True)
+    server.start()
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # asks for things that the emulator lacks
+    yield "gs"
+    server.stop()
+
+
+@pytest.fixture(params=[s3, gs])
+def bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with request.param(monkeypatch) as scheme:
+        kind = fsspec.get_filesystem_class(scheme)
+        kind.clear_instance_cache()
+        fsspec.filesystem(scheme).makedirs("recordings", exist_ok=True)
+        yield f"{scheme}://recordings"
+        kind.clear_instance_cache()
 
 
 @pytest.mark.filterwarnings("ignore")  # the server's own
 def test_traces_from_and_reports_to_a_bucket(bucket: str, tmp_path: Path) -> None:
-    import s3fs
-
-    storage = s3fs.S3FileSystem()
+    storage = fsspec.filesystem(bucket.partition(":")[0])
     storage.put(str(RUN), "recordings/run", recursive=True)
     remote = summary_of(f"{bucket}/run", "--out", f"{bucket}/reports/one", folder=tmp_path)
     assert numbers(remote) == numbers(summary_of(str(RUN), "--out", str(tmp_path / "local"), folder=tmp_path))
@@ -138,9 +159,10 @@ def test_traces_from_and_reports_to_a_bucket(bucket: str, tmp_path: Path) -> Non
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_bucket_that_is_not_there(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert analyze(["s3://nothing-here/run"]) == 2
+    missing = bucket.replace("recordings", "nothing-here/run")
+    assert analyze([missing]) == 2
     said = capsys.readouterr().err
-    assert said.count("\n") == 1 and "s3://nothing-here/run" in said
-    assert analyze(["s3://key:secret@recordings/run"]) == 2
+    assert said.count("\n") == 1 and missing in said
+    assert analyze([bucket.replace("recordings", "key:secret@recordings/run")]) == 2
     said = capsys.readouterr().err
     assert "credentials in a URL" in said and "secret" not in said
