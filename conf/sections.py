@@ -107,6 +107,7 @@ class LaunchConfig(Section, frozen=True, kw_only=True):
     local_dir: str | None = None  # where ranks write first; null: the run folder, on several nodes the temporary folder
     join_timeout_s: Positive = 300.0  # several nodes: how long the first waits for the others
     node_timeout_s: Positive = 60.0  # several nodes: how long one waits for another after its own ranks have ended
+    turn: str | None = None  # a file; runs of this host that name the same one measure one after another
     min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
 
 

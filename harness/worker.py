@@ -38,6 +38,7 @@ from rankscope.harness.replica import Replica, bucket_bytes
 from rankscope.harness.schedule import Phase, phases
 from rankscope.harness.step_timer import StepTimer, write_steps
 from rankscope.harness.trainer import Trainer
+from rankscope.harness.turn import turn
 
 log = logging.getLogger(__name__)
 
@@ -99,17 +100,18 @@ class Worker:
             context = join(config)
             self._info |= describe(context, self._pass_name, self._run_dir)
             log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
-            loop = self._prepare(config, plan, context, progress)
-            probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
-            self._gpu = GpuState(context, self._info["device_uuid"])
-            self._gpu.start()
-            loop.run()
-            # not when saving: DDP answers only when it is not inside a collective
-            self._info["bucket_bytes"] = None if self._ddp is None else bucket_bytes(self._ddp)
-            progress.enter("export")
-            context.synchronize()
-            probes.append(clock.probe(context, "after").to_json())
-            loop.batches.close()
+            with turn(config.launch.turn, context):
+                loop = self._prepare(config, plan, context, progress)
+                probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
+                self._gpu = GpuState(context, self._info["device_uuid"])
+                self._gpu.start()
+                loop.run()
+                # not when saving: DDP answers only when it is not inside a collective
+                self._info["bucket_bytes"] = None if self._ddp is None else bucket_bytes(self._ddp)
+                progress.enter("export")
+                context.synchronize()
+                probes.append(clock.probe(context, "after").to_json())
+                loop.batches.close()
             leave(context)
             progress.enter("done")
 
