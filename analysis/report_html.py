@@ -12,7 +12,7 @@ from rankscope.analysis.breakdown import PARTS
 from rankscope.analysis.colours import COLOURS
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.report import command
-from rankscope.analysis.show import slowdown, verdict_sentence
+from rankscope.analysis.show import PROFILERS, slowdown, verdict_sentence
 from rankscope.analysis.summary import tables
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.timeline import build
@@ -61,9 +61,8 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
 
 
 def _overheads(summary: Json) -> list[tuple[str, float]]:
-    names = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
     found = summary["profiler_overhead"]
-    return [(title, found[name]) for name, title in names.items() if found.get(name) is not None]
+    return [(title, found[name]) for name, title in PROFILERS.items() if found.get(name) is not None]
 
 
 def _worth_a_row(summary: Json) -> list[Json]:

@@ -25,7 +25,8 @@ _CAUSE = {
     "earlier_comm": "of earlier collectives",
     "mixed": "of several causes",
 }
-_PROFILERS = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
+_WITNESSES = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
+PROFILERS = {"torch": "torch.profiler", "light": "its light pass (device only)", "nsys": "Nsight Systems"}
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
 
@@ -107,8 +108,8 @@ def _headline(summary: Json) -> RenderableType:
     rate = summary["throughput"]
     if rate:
         text.append(f"\n{rate_words(rate)}")
-        for name, title in _PROFILERS.items():
-            overhead = summary["profiler_overhead"][name]
+        for name, title in PROFILERS.items():
+            overhead = summary["profiler_overhead"].get(name)
             text.append("" if overhead is None else f"; {slowdown(title, overhead)}")
     return text
 
@@ -182,13 +183,13 @@ def _agreement(summary: Json) -> RenderableType | None:
     if found is None:
         return None
     table = Table(title="Two witnesses, ms a step", title_justify="left", box=None)
-    for title in ("", *_PROFILERS.values(), "difference"):
+    for title in ("", *_WITNESSES.values(), "difference"):
         table.add_column(title, justify="right" if title else "left")
     for row in found["quantities"]:
         difference = "?" if row["difference"] is None else f"{row['difference']:+.1%}"
         name = row["name"].removesuffix("_ms").replace("_", " ")
         table.add_row(name, _number(row["torch"]), _number(row["nsys"]), difference)
-    verdicts = [found["verdict"][name] for name in _PROFILERS]
+    verdicts = [found["verdict"][name] for name in _WITNESSES]
     said = [item["verdict"] + ("" if item["rank"] is None else f", rank {item['rank']}") for item in verdicts]
     same = {True: "the same", False: "NOT the same", None: "not comparable"}[found["verdict"]["agree"]]
     table.add_row("late rank", *said, same)

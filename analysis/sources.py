@@ -53,6 +53,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: RunDir | None = None
     world_size: int | None = None
     notices: list[Notice] = []
+    pass_name: str | None = None  # of our own run folder: which pass the files are of
 
 
 def find(paths: Sequence[Path]) -> Sources:
@@ -75,8 +76,11 @@ def _run(run_dir: RunDir) -> Sources:
         raise AnalysisError(str(error)) from None
     world_size = record.get("world_size")
     size = world_size if isinstance(world_size, int) else None
-    found = _pass(run_dir.for_pass("torch"), run_dir, size)
-    return found if found.files else _pass(run_dir.for_pass("nsys"), run_dir, size)
+    found = {name: _pass(run_dir.for_pass(name), run_dir, size) for name in ("light", "torch", "nsys")}
+    ranks = {name: len({file.rank for file in files.files}) for name, files in found.items()}
+    # the light pass disturbs least; one that was cut off must not hide a whole torch pass
+    chosen = "light" if ranks["light"] >= max(1, ranks["torch"]) else "torch" if ranks["torch"] else "nsys"
+    return msgspec.structs.replace(found[chosen], pass_name=chosen)
 
 
 def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> Sources:

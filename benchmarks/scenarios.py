@@ -7,8 +7,9 @@
 Each scenario is recorded `--repeats` times with the plain and the torch pass; then its `fix` (the advised overrides,
 or the fault taken away) with the plain pass alone. Prints the table of docs/validation.md, and writes it to
 FOLDER/table.md. What is recorded in FOLDER already is not recorded again. `--base` holds for the scenarios that
-choose no model themselves. With `--jobs` runs start and are analysed beside each other, and measure one after another.
-Exits 1 when a planted fault was not found, or a clean run has a finding of severity high.
+choose no model themselves, and for one alone where its name stands before (NAME:key=value). With `--jobs` runs start
+and are analysed beside each other, and measure one after another. Exits 1 when a planted fault was not found, or a
+clean run has a finding of severity high.
 """
 
 import argparse
@@ -164,6 +165,13 @@ def chooses_model(name: str) -> bool:
     return "model" in yaml.safe_load(files("rankscope.conf").joinpath("scenario", f"{name}.yaml").read_text())
 
 
+def base_of(name: str, base: list[str]) -> list[str]:
+    """Return what of `--base` holds for a scenario."""
+    named = [item.partition(":") for item in base]
+    own = [value for key, colon, value in named if colon and key == name]
+    return own if chooses_model(name) else [item for item in base if ":" not in item] + own
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs and table.md")
@@ -184,7 +192,7 @@ def main() -> int:
     scenarios = [
         Scenario(
             name=name,
-            overrides=common if chooses_model(name) else [*common, *options.base],
+            overrides=[*common, *base_of(name, options.base)],
             out=options.out,
             repeats=options.repeats,
         )

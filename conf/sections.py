@@ -67,7 +67,7 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
 class ProfileConfig(Section, frozen=True, kw_only=True):
     """torch.profiler: its schedule and what it records beside times."""
 
-    wait: Natural = 2
+    wait: Natural = 9  # on a GPU DDP times its first ten steps itself, and waits for the device in each
     warmup: Natural = 2
     active: Count = 4
     repeat: Count = 1
@@ -76,6 +76,7 @@ class ProfileConfig(Section, frozen=True, kw_only=True):
     with_stack: bool = False
     with_flops: bool = False
     device_only: bool = False  # device activities alone: disturbs a host-bound job less; needs a GPU
+    light_above: Positive | None = 1.15  # torch step / plain step above which a light pass is added; null: never
     modules: list[str] = []  # submodules as ranges, by name: [blocks.*,head]
 
     @property

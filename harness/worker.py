@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # DDP imports it, which takes seconds: here, where nobody waits for this rank's turn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import default_collate
 
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import RankDir, RunDir
-from rankscope.conf.schema import RunConfig, load_config
+from rankscope.conf.schema import TORCH_PASSES, RunConfig, load_config
 from rankscope.harness import clock
 from rankscope.harness.capture import Capture
 from rankscope.harness.data import make_batches
@@ -31,7 +32,7 @@ from rankscope.harness.loop import Loop, Task
 from rankscope.harness.modules import ModuleRanges
 from rankscope.harness.nvtx_ranges import Emitter, TorchEmitter, under_nsys
 from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
-from rankscope.harness.profiler import StepProfiler
+from rankscope.harness.profiler import StepProfiler, light
 from rankscope.harness.progress import Progress, reporting
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.replica import Replica, bucket_bytes
@@ -146,12 +147,11 @@ class Worker:
         faults.attach(replica.raw)
         self._info |= {"parameters": replica.model.parameters, "flops_per_sample": replica.flops_per_sample}
         self._timer = StepTimer(context.device)
-        if self._pass_name == "torch":
+        if self._pass_name in TORCH_PASSES:
             keys = ("rank", "host", "boot_id", "config_hash")
             metadata = {f"rankscope_{key}": self._info[key] for key in keys}
-            self._profiler = StepProfiler(
-                config.profile, context, self._rank_dir, metadata, keep_trace=not faults.drops_trace
-            )
+            profile = config.profile if self._pass_name == "torch" else light(config.profile)
+            self._profiler = StepProfiler(profile, context, self._rank_dir, metadata, keep_trace=not faults.drops_trace)
         elif self._pass_name == "nsys":
             self._profiler = Capture(config.profile, context, profiled=under_nsys())
         nvtx = _emitter_of(self._profiler, context)
