@@ -35,6 +35,19 @@ RULES: tuple[Callable[[Facts, Limits], Finding | None], ...] = (
     diagnose_device.compute_bound,
 )
 _ROUGH_ON_A_CPU = ("exposed_comm", "no_overlap", "large_last_bucket", "small_buckets")
+_SAME_TIME = (
+    ("data_stall", "first_batch", "straggler_data"),
+    ("copy_bound", "straggler_copy"),
+    ("host_gap", "host_bound_launch", "straggler_host"),
+    (
+        "exposed_comm",
+        "no_overlap",
+        "large_last_bucket",
+        "small_buckets",
+        "sync_every_micro_step",
+        "unused_parameters_scan",
+    ),
+)
 _OF_THE_HOST = ("host_gap", "host_bound_launch", "straggler_host", "sync_in_loop")
 _IDLE = ("host_gap", "host_bound_launch", "sync_in_loop", "data_stall", "first_batch", "copy_bound", "memory_pressure")
 
@@ -116,6 +129,18 @@ def _corrected(
     evidence |= {"added_by_profiler_ms": round(added_ms, 4)} if added_ms else {}
     evidence |= {} if at_most is None else {"at_most_ms": round(at_most, 4)}
     return msgspec.structs.replace(finding, recoverable_ms=left, evidence=evidence, severity=severity(share, limits))
+
+
+def with_shared_time(found: list[Finding]) -> list[Finding]:
+    """Say of a finding which costlier one, further up, holds the same time: a fix brings it once."""
+    result: list[Finding] = []
+    for item in found:
+        group = next((names for names in _SAME_TIME if item.id in names), ())
+        before = next((other.id for other in result if other.id in group and other.recoverable_ms), None)
+        if before is not None and item.recoverable_ms:
+            item = msgspec.structs.replace(item, evidence=item.evidence | {"same_time_as": before})
+        result.append(item)
+    return result
 
 
 def distorts(overhead: float | None, profiler: str, ranks: list[int], limits: Limits) -> Finding | None:

@@ -218,7 +218,8 @@ def advice_of(finding: Json) -> str:
     if measured is not None:
         size = byte_size(finding["evidence"]["bytes"])
         text += f"; now {measured:.0%} of this node's all-reduce at {size}, bound by {finding['evidence']['bound_by']}"
-    return text + (f"; try {tried}" if tried else "")
+    same = finding["evidence"].get("same_time_as")
+    return text + (f"; try {tried}" if tried else "") + (f" (the same time as {same}: it comes once)" if same else "")
 
 
 def _quality(summary: Json) -> RenderableType | None:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from rankscope.analysis.errors import AnalysisError, Notice
+from rankscope.analysis.plain import read_pass
 from rankscope.analysis.trace import Probe
 from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.run_dir import PassDir, RankDir
@@ -78,9 +79,17 @@ def _run(run_dir: RunDir) -> Sources:
     size = world_size if isinstance(world_size, int) else None
     found = {name: _pass(run_dir.for_pass(name), run_dir, size) for name in ("light", "torch", "nsys")}
     ranks = {name: len({file.rank for file in files.files}) for name, files in found.items()}
-    # the light pass disturbs least; one that was cut off must not hide a whole torch pass
-    chosen = "light" if ranks["light"] >= max(1, ranks["torch"]) else "torch" if ranks["torch"] else "nsys"
+    chosen = "torch" if ranks["torch"] else "light" if ranks["light"] else "nsys"
+    if ranks["light"] >= ranks["torch"] > 0 and _shorter(run_dir):
+        chosen = "light"
     return msgspec.structs.replace(found[chosen], pass_name=chosen)
+
+
+def _shorter(run_dir: RunDir) -> bool:
+    """Return whether the light pass disturbed the job less than the torch pass did, by their steps."""
+    light, full = (read_pass(run_dir.for_pass(name), "active") for name in ("light", "torch"))
+    times = [None if steps is None else steps.step_ns() for steps in (light, full)]
+    return times[0] is not None and (times[1] is None or times[0] < times[1])
 
 
 def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> Sources:

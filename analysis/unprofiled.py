@@ -69,7 +69,7 @@ def findings_of(analysis: Analysis, without: Unprofiled) -> list[Finding]:
     )
     ranks = [data.rank for data in analysis.ranks]
     slowed = findings.distorts(without.overhead[analysis.profiler], analysis.profiler, ranks, limits)
-    return found if slowed is None else [*found, slowed]
+    return findings.with_shared_time(found if slowed is None else [*found, slowed])
 
 
 def _on_gpu(analysis: Analysis) -> bool:

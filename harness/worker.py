@@ -82,7 +82,8 @@ class Worker:
 
     def __init__(self, run_dir: RunDir, pass_name: str, rank_dir: RankDir) -> None:
         self._run_dir = run_dir
-        self._pass_name = pass_name.partition("-")[0]  # a repeat records what the pass does
+        self._pass_dir = run_dir.for_pass(pass_name)
+        self._pass_name = self._pass_dir.kind  # a repeat records what the pass does
         self._rank_dir = rank_dir
         self._info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
         self._timer: StepTimer | None = None
@@ -97,22 +98,24 @@ class Worker:
         """Do the whole work of the rank."""
         config = load_config(self._run_dir.config)
         plan = phases(config, self._pass_name)
-        with reporting(self._rank_dir, of=len(plan)) as progress:
+        with (
+            reporting(self._rank_dir, of=len(plan)) as progress,
+            turn(config.launch.turn, self._pass_dir, self._rank_dir.rank),
+        ):
             context = join(config)
             self._info |= describe(context, self._pass_name, self._run_dir)
             log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
-            with turn(config.launch.turn, context):
-                loop = self._prepare(config, plan, context, progress)
-                probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
-                self._gpu = GpuState(context, self._info["device_uuid"])
-                self._gpu.start()
-                loop.run()
-                # not when saving: DDP answers only when it is not inside a collective
-                self._info["bucket_bytes"] = None if self._ddp is None else bucket_bytes(self._ddp)
-                progress.enter("export")
-                context.synchronize()
-                probes.append(clock.probe(context, "after").to_json())
-                loop.batches.close()
+            loop = self._prepare(config, plan, context, progress)
+            probes = self._info["clock_probes"] = [clock.probe(context, "before").to_json()]
+            self._gpu = GpuState(context, self._info["device_uuid"])
+            self._gpu.start()
+            loop.run()
+            # not when saving: DDP answers only when it is not inside a collective
+            self._info["bucket_bytes"] = None if self._ddp is None else bucket_bytes(self._ddp)
+            progress.enter("export")
+            context.synchronize()
+            probes.append(clock.probe(context, "after").to_json())
+            loop.batches.close()
             leave(context)
             progress.enter("done")
 
@@ -142,8 +145,8 @@ class Worker:
 
     def _prepare(self, config: RunConfig, plan: list[Phase], context: RankContext, progress: Progress) -> Loop:
         """Build everything that the loop needs."""
-        faults = Faults(config, context)
         replica = Replica(config, context)
+        faults = Faults(config, context)  # after the replica, which sets the arithmetic: some are measured here
         faults.attach(replica.raw)
         self._info |= {"parameters": replica.model.parameters, "flops_per_sample": replica.flops_per_sample}
         self._timer = StepTimer(context.device)

@@ -115,7 +115,7 @@ def _write_inputs(
 def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
     """Run the passes in turn, up to the first that fails on any node; notes the status of each in `passes`."""
     with closing(Stage(config, node)) as stage:
-        for name in _names(config, node.run_dir):
+        for name in planned(config, node.run_dir):
             node.begin(name)
             passes[name] = "running"
             _log.info("pass %s: %s", name, shlex.join(torchrun_command(config, stage.run_dir, name)))
@@ -131,7 +131,7 @@ def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, 
     return None
 
 
-def _names(config: RunConfig, run_dir: RunDir) -> Iterator[str]:
+def planned(config: RunConfig, run_dir: RunDir) -> Iterator[str]:
     """Give the folders of the passes in turn; a light pass follows where the torch pass made steps much longer."""
     yield from pass_folders(config)
     limit, found = config.profile.light_above, distortion(run_dir)
