@@ -122,7 +122,7 @@ def _identity(point: Point) -> tuple[Any, ...]:
     if config is None:
         return tuple(sorted(point.overrides))
     return (
-        config.model.name,
+        config.script or config.model.name,
         config.world_size,
         config.rank_batch_size,
         config.gradient_accumulation,

@@ -48,11 +48,12 @@ def _of_rank(table: Table, rank: int) -> Table:
 
 
 def config_of(run_dir: RunDir) -> RunConfig | None:
-    """Return a run's settings; None where they cannot be read."""
+    """Return the settings of a run of the reference model; None where they cannot be read, or a script decided them."""
     try:
-        return load_config(run_dir.config)
+        config = load_config(run_dir.config)
     except ConfigError:
         return None  # the summary says so
+    return config if config.script is None else None
 
 
 def ceilings_of(path: Path | None, run_dir: RunDir | None) -> ceilings.Ceilings | None:

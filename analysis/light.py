@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from rankscope.analysis import names
-from rankscope.analysis.steps import host_steps
+from rankscope.analysis.steps import STEP, host_steps
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.trace import CODED, HOST_COLUMNS, RankTrace
 from rankscope.conf.run_dir import RankDir
@@ -31,6 +31,24 @@ def completed(trace: RankTrace, path: Path) -> RankTrace:
     return msgspec.structs.replace(
         trace, host=_host(trace, rows), device=_sized(trace.device, _buckets(rank_dir), rows)
     )
+
+
+def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
+    """Return the trace without steps that the rank began and did not end: it failed, or its script was over."""
+    rank_dir = RankDir(path.parent)
+    if not rank_dir.steps.exists():
+        return trace
+    try:
+        rows = pq.read_table(rank_dir.steps, columns=["step", "host_ns"]).to_pylist()
+    except (OSError, ValueError):
+        return trace
+    ended = {row["step"] for row in rows if row["host_ns"] is not None}
+    words = [STEP.match(word) for word in trace.host.words["name"]]
+    is_open = np.array([word is not None and int(word[1]) not in ended for word in words] + [False])
+    rows_open = is_open[trace.host["name"]]
+    if not ended or not rows_open.any():
+        return trace
+    return msgspec.structs.replace(trace, host=trace.host.take(~rows_open))
 
 
 def _host(trace: RankTrace, rows: list[dict[str, Any]]) -> Table:

@@ -73,23 +73,33 @@ def throughput(plain: PassSteps, config: RunConfig) -> dict[str, Any] | None:
     step_ns = plain.step_ns()
     if step_ns is None or len(plain.ranks) < config.world_size:
         return None
-    samples_per_s = config.samples_per_step / (step_ns * 1e-9)
+    samples = samples_per_step(plain, config)
+    samples_per_s = None if samples is None else samples / (step_ns * 1e-9)
     first = next(iter(plain.info.values()))
-    peak = dense_peak_flops(first.get("device_name"), config.precision.name)
+    peak = None if config.script is not None else dense_peak_flops(first.get("device_name"), config.precision.name)
     flops = first.get("flops_per_sample")
     mfu = None
-    if peak is not None and isinstance(flops, int | float):
+    if peak is not None and samples_per_s is not None and isinstance(flops, int | float):
         mfu = samples_per_s * flops / (config.world_size * peak)
     latency = {}
     if config.mode == "inference":
         latency["latency"] = percentiles(step_times(plain))
     return {
         "step_ms_p50": round(step_ns * 1e-6, 4),
-        "samples_per_s": round(samples_per_s, 3),
+        "samples_per_s": None if samples_per_s is None else round(samples_per_s, 3),
         "mfu": None if mfu is None else round(mfu, 4),
         "pass": "plain",
         **latency,
     }
+
+
+def samples_per_step(passed: PassSteps, config: RunConfig) -> float | None:
+    """Return the samples of all ranks in a step: configured, or of a script as its loaders gave them; None: unknown."""
+    if config.script is None:
+        return config.samples_per_step
+    counts = [info.get("samples_per_step") for info in passed.info.values()]
+    known = [count for count in counts if isinstance(count, int | float)]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def step_times(passed: PassSteps) -> Column:

@@ -33,6 +33,7 @@ class Point(msgspec.Struct, kw_only=True):
     status: str
     failure: str | None = None
     config: RunConfig | None = None
+    rank_batch: int | None = None  # samples of one rank in a step
     gpu: str | None = None
     measured: Measured | None = None
     summary: dict[str, Any] | None = None
@@ -44,7 +45,8 @@ class Point(msgspec.Struct, kw_only=True):
         if self.config is None:
             return " ".join(self.overrides) or self.id
         ddp = "" if self.config.ddp.enabled else ", no DDP"
-        return f"{self.config.world_size} x {self.config.rank_batch_size}{ddp}"
+        batch = self.config.rank_batch_size if self.config.script is None else self.rank_batch or "?"
+        return f"{self.config.world_size} x {batch}{ddp}"
 
 
 def sweep_points(sweep: SweepDir) -> list[Point]:
@@ -102,7 +104,9 @@ def _filled(point: Point) -> Point:
     peaks = [item.get("memory_peak_bytes") for item in info.values()]
     point.memory_peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
     steps = [found for found in (plain.step_times(repeat) for repeat in repeats) if len(found)]
-    if steps:
+    samples = plain.samples_per_step(repeats[0], point.config)
+    if steps and samples is not None:
+        point.rank_batch = round(samples / point.config.world_size)
         point.measured = _measured(point, point.config, steps)
     return point
 
@@ -110,7 +114,8 @@ def _filled(point: Point) -> Point:
 def _measured(point: Point, config: RunConfig, steps: Steps) -> Measured:
     step_ms = float(np.median([np.median(repeat) for repeat in steps]))
     job = {key: value for key, value in msgspec.to_builtins(config).items() if key not in _NOT_THE_JOB}
-    batch = config.rank_batch_size * config.gradient_accumulation
+    batch = point.rank_batch
+    assert batch is not None  # `_filled` has seen to it
     return Measured(
         id=point.id,
         job=job | {"gpu": point.gpu},

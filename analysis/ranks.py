@@ -70,7 +70,8 @@ def prepare_rank(job: Job) -> Outcome:
     traces, notices = _read(job)
     if not traces or (len(traces) > 1 and not are_cycles([host_steps(trace.host) for trace in traces])):
         return Outcome(job=job, notices=notices, conflicting=bool(traces))
-    trace = light.completed(merge_cycles(traces), job.sources[0].path)
+    path = job.sources[0].path
+    trace = light.without_open_steps(light.completed(merge_cycles(traces), path), path)
     data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank))
     saved = folder is not None and not notices and cache.save(folder, data)
     if not job.keep_tables:

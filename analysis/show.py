@@ -120,8 +120,8 @@ def rate_words(rate: Json) -> str:
     known = ", ".join(f"{name} {value:.2f}" for name, value in latency.items() if value is not None)
     answer = f", latency {known} ms" if known else ""
     mfu = "" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}"
-    step = f"{rate['samples_per_s']:.1f} samples/s at {rate['step_ms_p50']:.2f} ms a step"
-    return f"Throughput {step} (plain pass){answer}{mfu}"
+    samples = "" if rate["samples_per_s"] is None else f"{rate['samples_per_s']:.1f} samples/s at "
+    return f"Throughput {samples}{rate['step_ms_p50']:.2f} ms a step (plain pass){answer}{mfu}"
 
 
 def slowdown(profiler: str, ratio: float) -> str:

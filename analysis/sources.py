@@ -82,7 +82,8 @@ def _run(run_dir: RunDir) -> Sources:
     chosen = "torch" if ranks["torch"] else "light" if ranks["light"] else "nsys"
     if ranks["light"] >= ranks["torch"] > 0 and _shorter(run_dir):
         chosen = "light"
-    return msgspec.structs.replace(found[chosen], pass_name=chosen)
+    notices = found[chosen].notices + recording_notices(run_dir)
+    return msgspec.structs.replace(found[chosen], pass_name=chosen, notices=notices)
 
 
 def _shorter(run_dir: RunDir) -> bool:
@@ -90,6 +91,18 @@ def _shorter(run_dir: RunDir) -> bool:
     light, full = (read_pass(run_dir.for_pass(name), "active") for name in ("light", "torch"))
     times = [None if steps is None else steps.step_ns() for steps in (light, full)]
     return times[0] is not None and (times[1] is None or times[0] < times[1])
+
+
+def recording_notices(run_dir: RunDir) -> list[Notice]:
+    """Return what ranks had to say about their recording, each once, with the pass and the first rank that said it."""
+    said: dict[str, Notice] = {}
+    for pass_dir in (found for kind in ("plain", "torch", "light", "nsys") for found in run_dir.repeats(kind)):
+        for rank_dir in pass_dir.ranks():
+            notes = _rank_info(rank_dir, []).get("notes")
+            for text in notes if isinstance(notes, list) else []:
+                notice = Notice(kind="recording", rank=rank_dir.rank, message=f"{pass_dir.name} pass: {text}")
+                said.setdefault(str(text), notice)
+    return list(said.values())
 
 
 def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> Sources:

@@ -9,14 +9,14 @@ from rankscope.analysis.rank_data import NO_STEP
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.trace import end_of
 
-_STEP = re.compile(r"ProfilerStep\s*#(\d+)$")
+STEP = re.compile(r"ProfilerStep\s*#(\d+)$")
 COVERED = 0.98  # share of a step's launches that must have left a record, or the step is partial
 LINKED = 0.5  # share of records with a launch from which on a record without one is an exception
 
 
 def host_steps(host: Table) -> Table:
     """Return the steps in order of time: step, host_start, host_end, thread. A number counts once."""
-    numbers = [_STEP.match(word) for word in host.words["name"]]
+    numbers = [STEP.match(word) for word in host.words["name"]]
     lookup = np.array([int(match[1]) if match else NO_STEP for match in numbers] + [NO_STEP])
     of_row = lookup[host["name"]]
     chosen = (of_row != NO_STEP) & (host["start"] != UNKNOWN) & (host["duration"] >= 0)

@@ -84,7 +84,7 @@ def _row(point: Point) -> Json:
         "model": None if config is None else f"{config.model.name}-{config.model.size}",
         "precision": None if config is None else config.precision.name,
         "world_size": None if config is None else config.world_size,
-        "rank_batch": None if config is None else config.rank_batch_size * config.gradient_accumulation,
+        "rank_batch": point.rank_batch,
         "ddp": None if config is None else ("yes" if config.ddp.enabled else "no"),
         "gpu": point.gpu,
         "repeats": len(known or []),

@@ -27,6 +27,7 @@ class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
     )  # of each pass: its step / the plain step
     confirmed: bool | None = None  # whether the plain pass shows the late rank
     extra_ms: float | None = None  # what the analysed pass adds to a step
+    script: bool = False  # whether the job is a script of the user's
 
     @property
     def step_ms(self) -> float | None:
@@ -37,11 +38,12 @@ class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
 def read(analysis: Analysis, notices: list[Notice]) -> Unprofiled:
     """Read the plain pass beside what was analysed."""
     run_dir, config = analysis.run_dir, _config(analysis, notices)
+    script = config is not None and config.script is not None
     found = None if run_dir is None else plain.read_pass(run_dir.for_pass("plain"), "measured")
     if run_dir is None or found is None or config is None:
         text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
         notices.append(Notice(kind="no_plain_pass", level="info", message=text))
-        return Unprofiled()
+        return Unprofiled(script=script)
     traced = {name: plain.read_pass(run_dir.for_pass(name), "active") for name in PASSES}
     base = found.step_ns()
     slowed = {name: None if steps is None else steps.step_ns() for name, steps in traced.items()}
@@ -50,12 +52,15 @@ def read(analysis: Analysis, notices: list[Notice]) -> Unprofiled:
     rate = plain.throughput(found, config)
     if rate is not None and rate["mfu"] is None:
         text = "mfu is null: the dense peak of this device and arithmetic is not known"
+        if config.script is not None:
+            text = "mfu is null: how many FLOPs the script's model takes is not known"
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
     slow = slowed[analysis.profiler]
     return Unprofiled(
         throughput=rate,
         overhead=overheads,
         confirmed=plain.confirm(analysis.verdict, found),
+        script=script,
         extra_ms=(slow - base) * 1e-6 if base and slow else None,
     )
 
@@ -69,7 +74,17 @@ def findings_of(analysis: Analysis, without: Unprofiled) -> list[Finding]:
     )
     ranks = [data.rank for data in analysis.ranks]
     slowed = findings.distorts(without.overhead[analysis.profiler], analysis.profiler, ranks, limits)
-    return findings.with_shared_time(found if slowed is None else [*found, slowed])
+    return _applicable(findings.with_shared_time(found if slowed is None else [*found, slowed]), without.script)
+
+
+def _applicable(found: list[Finding], script: bool) -> list[Finding]:
+    """Keep of the overrides to try those that act on a script, which takes no others."""
+    if not script:
+        return found
+    return [
+        msgspec.structs.replace(item, overrides=[word for word in item.overrides if word.startswith("profile")])
+        for item in found
+    ]
 
 
 def _on_gpu(analysis: Analysis) -> bool:

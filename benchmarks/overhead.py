@@ -30,6 +30,7 @@ from rankscope.harness.progress import Progress
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.replica import Replica
 from rankscope.harness.step_timer import StepTimer
+from rankscope.harness.steps import Steps
 from rankscope.harness.trainer import Trainer
 
 GOALS = {"bare loop": "1 but for noise", "plain pass": "at most 1.005", "torch pass": "at most 1.02"}
@@ -72,7 +73,7 @@ class Bench:
         return self.timed(lambda _: self.bare_step(), lambda _: None)
 
     def plain_pass(self) -> float:
-        return self.timed(self.plain_loop.step, self.plain_loop.advance)
+        return self.timed(self.plain_loop.step, self.plain_loop.steps.advance)
 
     def bare_profiler(self) -> float:
         options = self.config.profile
@@ -91,22 +92,25 @@ class Bench:
         profiler = StepProfiler(self.config.profile, self.context, RankDir(self.folder), {}, keep_trace=False)
         loop = self.loop(profiler)
         profiler.start()
-        seconds = self.timed(loop.step, loop.advance)
+        seconds = self.timed(loop.step, loop.steps.advance)
         profiler.stop()
         return seconds
 
     def loop(self, profiler: StepProfiler | None) -> Loop:
         timer = StepTimer(self.context.device)
-        return Loop(
+        steps = Steps(
             plan=["active"] * (1 + self.steps),
             context=self.context,
+            timer=timer,
+            profiler=profiler,
+            progress=self.progress,
+        )
+        return Loop(
+            steps=steps,
             task=self.trainer,
             batches=self.batches,
-            timer=timer,
             ranges=Ranges(timer, annotate=profiler is not None, nvtx=TorchEmitter() if self.context.cuda else None),
-            profiler=profiler,
             faults=self.faults,
-            progress=self.progress,
             log_every=self.config.log_every,
         )
 

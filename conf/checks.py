@@ -17,6 +17,7 @@ INFERENCE_WARMUP = 50  # steps before latency is measured
 def check(config: RunConfig) -> None:
     """Raise `ConfigError` with one line that tells what to change."""
     for one in (
+        _check_script,
         _check_batch,
         _check_mode,
         _check_world,
@@ -27,6 +28,27 @@ def check(config: RunConfig) -> None:
         _check_profile,
     ):
         one(config)
+
+
+# What the reference model does; a script decides these itself.
+_OF_THE_MODEL = (
+    "mode", "batch_size", "global_batch_size", "gradient_accumulation", "compile", "num_workers", "backend", "seed",
+    "log_every", "model", "data", "ddp", "precision", "optimizer", "scenario",
+)  # fmt: skip
+
+
+def _check_script(config: RunConfig) -> None:
+    defaults = type(config)()
+    if config.script is None:
+        for key in ("script_args", "steps_from", "run_on"):
+            if getattr(config, key) != getattr(defaults, key):
+                raise ConfigError(f"{key}={getattr(config, key)}: is about your own script; name it with script=FILE")
+        return
+    for key in _OF_THE_MODEL:
+        if getattr(config, key) != getattr(defaults, key):
+            raise ConfigError(f"{key}: is about the reference model; {config.script} takes its own in script_args")
+    if config.profile.modules:
+        raise ConfigError("profile.modules: needs the reference model; in a script open ranges with record_function")
 
 
 def _check_batch(config: RunConfig) -> None:
@@ -67,11 +89,6 @@ def _check_world(config: RunConfig) -> None:
         )
     if config.world_size % config.launch.nnodes:
         raise ConfigError(f"world_size={config.world_size}: must be a multiple of launch.nnodes={config.launch.nnodes}")
-    if config.launch.nnodes > 1 and config.run_dir is None:
-        raise ConfigError(
-            f"run_dir=null with launch.nnodes={config.launch.nnodes}: the nodes meet in the run folder; "
-            "name a new one that all of them see"
-        )
     if config.backend == "nccl" and config.device == "cpu":
         raise ConfigError("backend=nccl with device=cpu: NCCL moves GPU memory only; use backend=gloo")
     if config.ddp.comm_hook == "bf16" and (config.device == "cpu" or config.backend == "gloo"):
@@ -99,6 +116,8 @@ def _check_names(config: RunConfig) -> None:
 
 
 def _check_data(config: RunConfig) -> None:
+    if config.script is not None:
+        return
     kinds = {"gpt": ("synthetic", "tokens"), "resnet": ("synthetic", "images"), "mlp": ("synthetic",)}
     allowed = kinds[config.model.name]
     if config.data.name not in allowed:

@@ -4,6 +4,8 @@ Every value is checked before anything starts. An error names the key, the value
 Hydra composes the plain data in `launch`; ranks and analysis read the resolved `config.yaml` and know no Hydra.
 """
 
+import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -26,6 +28,7 @@ from rankscope.conf.sections import (
     PrecisionConfig,
     ProfileConfig,
     ScenarioConfig,
+    ScriptArgument,
     Section,
 )
 
@@ -37,6 +40,12 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """One point: what is trained, on how many ranks, and in which passes it is measured."""
 
     name: str = "run"
+    script: str | None = None  # your own training script in place of the reference model: a file, or a module's name
+    script_args: list[ScriptArgument] | str = msgspec.field(
+        default_factory=list
+    )  # [--epochs,3], or one text as a shell splits it
+    steps_from: Literal["auto", "recorder", "profiler", "optimizer", "loader"] = "auto"  # whose marks end its steps
+    run_on: bool = False  # let the script go on to its own end when everything is recorded
     mode: Literal["train", "eval", "inference"] = "train"
     runs_dir: str = "runs"
     run_dir: str | None = None  # null: a new folder under runs_dir
@@ -64,6 +73,13 @@ class RunConfig(Section, frozen=True, kw_only=True):
     nsys: NsysConfig = NsysConfig()
     launch: LaunchConfig = LaunchConfig()
     scenario: ScenarioConfig = ScenarioConfig()
+
+    @property
+    def script_argv(self) -> list[str]:
+        """The script's arguments as it gets them."""
+        if isinstance(self.script_args, str):
+            return shlex.split(self.script_args)
+        return [argument if isinstance(argument, str) else json.dumps(argument) for argument in self.script_args]
 
     @property
     def rank_batch_size(self) -> int:

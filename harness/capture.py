@@ -25,6 +25,7 @@ class Capture:
         self._package = PackageEmitter() if profiled and not context.cuda else None
         self.emitter: Emitter | None = TorchEmitter() if context.cuda else self._package
         self._opened: Any = None
+        self._opened_step: Any = None
         self.traces: list[str] = []
 
     def start(self) -> None:
@@ -41,14 +42,14 @@ class Capture:
         return step == self._last
 
     def begin(self, step: int) -> None:
-        """Open the range of a step of the window: `step_N`."""
+        """Open the range of a step of the window: `step_N`. A step may end inside a range of the job's own."""
         if self.emitter is not None and self._first <= step <= self._last:
-            self.emitter.push(f"step_{step}")
+            self._opened_step = self.emitter.start(f"step_{step}")
 
     def end(self, step: int) -> None:
         """Close the range of a step of the window."""
         if self.emitter is not None and self._first <= step <= self._last:
-            self.emitter.pop()
+            self.emitter.end(self._opened_step)
 
     def step(self) -> None:
         """End a step. Where the window opens or closes, the device is idle and all ranks are there."""

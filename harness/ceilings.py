@@ -78,9 +78,9 @@ def timed(call: Callable[[], Any], context: RankContext, calls: int = _CALLS, wa
 def _mean(value: float, context: RankContext) -> float:
     if context.control is None:
         return value
-    total = torch.tensor(value, dtype=torch.float64)
-    dist.all_reduce(total, group=context.control)
-    return float(total) / context.world_size
+    gathered, work = context.control.gather_later(torch.tensor([value], dtype=torch.float64))
+    work.wait()
+    return float(torch.cat(gathered).mean())
 
 
 def collectives(context: RankContext) -> dict[str, list[tuple[int, float, float]]]:

@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from rankscope.harness.control import Control
 from rankscope.harness.process_group import RankContext
 
 TRIES = 20
@@ -33,15 +33,16 @@ class ClockProbe:
 
 def probe(context: RankContext, when: str) -> ClockProbe:
     """Compare this rank's clock with rank 0's; every rank must call it at the same point."""
-    if context.control is None or context.rank == 0:
-        _serve(context)
+    control = context.control
+    if control is None or context.rank == 0:
+        _serve(control)
         return ClockProbe(when=when, time_ns=time.time_ns(), offset_ns=0, rtt_ns=0)
     message = torch.zeros(1, dtype=torch.int64)
     best: ClockProbe | None = None
     for _ in range(TRIES):
         sent = time.time_ns()
-        dist.send(message, dst=0, group=context.control)
-        dist.recv(message, src=0, group=context.control)
+        control.send(message, 0)
+        control.receive(message, 0)
         received = time.time_ns()
         rtt = received - sent
         if best is None or rtt < best.rtt_ns:
@@ -51,12 +52,12 @@ def probe(context: RankContext, when: str) -> ClockProbe:
     return best
 
 
-def _serve(context: RankContext) -> None:
-    if context.control is None:
+def _serve(control: Control | None) -> None:
+    if control is None:
         return
     message = torch.zeros(1, dtype=torch.int64)
-    for rank in range(1, context.world_size):
+    for rank in range(1, control.world_size):
         for _ in range(TRIES):
-            dist.recv(message, src=rank, group=context.control)
+            control.receive(message, rank)
             message[0] = time.time_ns()
-            dist.send(message, dst=rank, group=context.control)
+            control.send(message, rank)

@@ -5,7 +5,6 @@ files of a data set on disk are as many as they are, and serve as often as neede
 """
 
 import math
-import signal
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
@@ -164,4 +163,3 @@ def make_batches(
 
 def _start_worker(_: int) -> None:
     die_with_parent()
-    signal.set_wakeup_fd(-1)  # it is the rank's, which learns of its own signals by it

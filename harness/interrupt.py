@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_watching: set[int] = set()  # write ends of the pipes in use
 
 
 @contextmanager
@@ -22,6 +23,7 @@ def saving(save: Callable[[str], None]) -> Iterator[None]:
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    _watching.add(writer)
 
     def watch() -> None:
         while number := os.read(reader, 1)[0]:
@@ -43,9 +45,22 @@ def saving(save: Callable[[str], None]) -> Iterator[None]:
             signal.signal(number, handler)
         os.write(writer, b"\0")
         thread.join()
+        _watching.discard(writer)
         os.close(writer)
         os.close(reader)
 
 
 def _ignore(_number: int, _frame: object) -> None:
     """Stand in for the default action, so that the signal reaches the descriptor and nothing else."""
+
+
+def _forget() -> None:
+    """Let a forked child have the default actions: by the inherited descriptor its signals would end the parent."""
+    if _watching:
+        signal.set_wakeup_fd(-1)
+        for number in SIGNALS:
+            if signal.getsignal(number) is _ignore:
+                signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,17 +1,13 @@
-"""The loop over the steps of a pass: does the task, times, profiles and reports, in one order for every pass."""
+"""The loop of the reference model over the steps of a pass: does the task and what was planted in it."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
-from rankscope.harness.capture import Capture
 from rankscope.harness.data import Batches
 from rankscope.harness.faults import Faults
-from rankscope.harness.process_group import RankContext
-from rankscope.harness.profiler import StepProfiler
-from rankscope.harness.progress import Progress
 from rankscope.harness.ranges import Ranges
-from rankscope.harness.schedule import Phase
 from rankscope.harness.step_timer import StepTimer
+from rankscope.harness.steps import Steps
 
 
 class Task(Protocol):
@@ -23,60 +19,31 @@ class Task(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """Everything that takes part in a step; `profiler` is null in the plain pass."""
+    """Everything that takes part in a step."""
 
-    plan: list[Phase]
-    context: RankContext
+    steps: Steps
     task: Task
     batches: Batches
-    timer: StepTimer
     ranges: Ranges
-    profiler: StepProfiler | Capture | None
     faults: Faults
-    progress: Progress
     log_every: int
 
     def run(self) -> None:
         """Do all steps; after an error the open window of the profiler is written, and the error goes on."""
-        self.context.barrier()
-        if self.profiler is None:
-            self._all_steps()
-            return
-        self.profiler.start()
+        self.steps.start()
         try:
-            self._all_steps()
+            for step in range(len(self.steps.plan)):
+                self.step(step)
+                self.steps.advance(step)
         except BaseException:
-            self.profiler.abort()
+            self.steps.abort()
             raise
-        self.profiler.stop()
+        self.steps.stop()
 
     def step(self, step: int) -> None:
         """Do one step of the plan."""
-        timer, phase = self.timer, self.plan[step]
-        timer.begin(step, phase)
-        if isinstance(self.profiler, Capture):
-            self.profiler.begin(step)
+        self.steps.begin(step)
         self.faults.at_step(step)
-        self.task.step(self.batches, self.ranges, timer, self.faults, read_loss=step % self.log_every == 0)
-        if isinstance(self.profiler, Capture):
-            self.profiler.end(step)
-        timer.end()
-        self.progress.update("measure" if phase in ("measured", "active") else "warmup", step + 1)
-
-    def advance(self, step: int) -> None:
-        """Go on to the profiler's next step; what opening or closing a window costs belongs to no step."""
-        profiler = self.profiler
-        if profiler is None:
-            return
-        if profiler.closes_after(step):
-            self.timer.close()
-            self.progress.enter("export")
-        elif profiler.opens_after(step):
-            self.timer.close()
-        profiler.step()
-
-    def _all_steps(self) -> None:
-        for step in range(len(self.plan)):
-            self.step(step)
-            self.advance(step)
-        self.timer.close()
+        read_loss = step % self.log_every == 0
+        self.task.step(self.batches, self.ranges, self.steps.timer, self.faults, read_loss=read_loss)
+        self.steps.end(step)

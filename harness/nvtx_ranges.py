@@ -23,6 +23,12 @@ class Emitter(Protocol):
     def pop(self) -> None:
         """Close the last one that was opened."""
 
+    def start(self, name: str) -> Any:
+        """Open a range that need not nest with others, and that any thread may close; returns what closes it."""
+
+    def end(self, opened: Any) -> None:
+        """Close a range opened by `start`."""
+
 
 class TorchEmitter:
     """torch's own NVTX: the C functions, which every version of Nsight Systems sees."""
@@ -30,6 +36,8 @@ class TorchEmitter:
     def __init__(self) -> None:
         self.push = torch.cuda.nvtx.range_push
         self.pop = torch.cuda.nvtx.range_pop
+        self.start = torch.cuda.nvtx.range_start
+        self.end = torch.cuda.nvtx.range_end
 
 
 class PackageEmitter:
@@ -53,7 +61,7 @@ class PackageEmitter:
         self._nvtx.pop_range()
 
     def start(self, name: str) -> Any:
-        """Open a range that any thread may close; returns what closes it."""
+        """Open a range that need not nest with others, and that any thread may close; returns what closes it."""
         return self._nvtx.start_range(name)
 
     def end(self, opened: Any) -> None:

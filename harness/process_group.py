@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -11,8 +10,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from rankscope.conf.host import host_name
 from rankscope.conf.messages import ConfigError
 from rankscope.conf.schema import RunConfig
+from rankscope.harness.control import Control, ControlError, connect
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -29,7 +30,7 @@ class RankContext:
     backend: str | None  # null without a process group
     host: str
     boot_id: str | None  # ranks of one boot id share a clock; null where the kernel has none
-    control: dist.ProcessGroup | None = None  # gloo over all ranks, for barriers and clocks: launches no kernel
+    control: Control | None = None  # all ranks, for barriers and clocks; null for one rank alone
 
     @property
     def cuda(self) -> bool:
@@ -44,7 +45,7 @@ class RankContext:
     def barrier(self) -> None:
         """Wait until all ranks are here."""
         if self.control is not None:
-            dist.barrier(group=self.control)
+            self.control.barrier()
 
 
 def die_with_parent() -> None:
@@ -77,24 +78,42 @@ def join(config: RunConfig) -> RankContext:
         # The launcher's limits end a hung pass. The group's own must not cut in while one rank writes a large trace.
         timeout = timedelta(seconds=config.launch.timeout_s)
         dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
-        control = dist.new_group(backend="gloo", timeout=timeout)
+        control = connect("control", timeout_s=config.launch.timeout_s, join_s=config.launch.timeout_s)
+    return context_of(device, backend if config.ddp.enabled else None, control)
+
+
+def context_of(device: torch.device, backend: str | None, control: Control | None) -> RankContext:
+    """Return this rank as torchrun's environment has it; one rank alone where there is none."""
     return RankContext(
         rank=_environment("RANK", 0),
-        local_rank=local_rank,
+        local_rank=_environment("LOCAL_RANK", 0),
         world_size=_environment("WORLD_SIZE", 1),
-        local_world_size=local_world_size,
+        local_world_size=_environment("LOCAL_WORLD_SIZE", 1),
         device=device,
-        backend=backend if config.ddp.enabled else None,
-        host=socket.gethostname(),
+        backend=backend,
+        host=host_name(),
         boot_id=_boot_id(),
         control=control,
     )
 
 
+def of_script(timeout_s: float) -> tuple[RankContext, str | None]:
+    """Return the rank whose script has chosen its device and groups by now, and what is to be said about it.
+
+    A device that the script has not touched yet is not touched here either.
+    """
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
+    backend = str(dist.get_backend()) if dist.is_available() and dist.is_initialized() else None
+    try:
+        return context_of(device, backend, connect("control", timeout_s=timeout_s)), None
+    except ControlError as error:
+        return context_of(device, backend, None), f"{error} of the first: ranks do not begin together"
+
+
 def leave(context: RankContext) -> None:
     """End the process groups; only after success, since after a failure the other ranks may never answer."""
-    if context.control is not None:
-        context.barrier()
+    context.barrier()
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 

@@ -5,6 +5,7 @@ costs well under one microsecond without a listener and is entered on every GPU;
 """
 
 from types import TracebackType
+from typing import Any
 
 from torch.profiler import record_function
 
@@ -15,42 +16,64 @@ NAMES = ("data_wait", *DEVICE_RANGES)
 
 
 class Range:
-    """A context manager that can be entered again and again, but not inside itself."""
+    """A context manager that can be entered again and again, but not inside itself.
 
-    def __init__(self, name: str, timer: StepTimer, *, annotate: bool, nvtx: Emitter | None) -> None:
+    Inside another range of the same `Ranges` it is seen by the profilers, but its time stays that of the outer one.
+    """
+
+    def __init__(self, name: str, ranges: "Ranges", *, annotate: bool, nvtx: Emitter | None, loose: bool) -> None:
         self._name = name
-        self._timer = timer
+        self._ranges = ranges
         self._annotate = annotate
         self._nvtx = nvtx
+        self._loose = loose
         self._annotation: record_function | None = None
+        self._opened: Any = None
+        self._timed = False
 
     def __enter__(self) -> None:
         if self._nvtx is not None:
-            self._nvtx.push(self._name)
+            if self._loose:
+                self._opened = self._nvtx.start(self._name)
+            else:
+                self._nvtx.push(self._name)
         if self._annotate:
             self._annotation = record_function(self._name)
             self._annotation.__enter__()
-        self._timer.enter(self._name)
+        self._timed = self._ranges.current is None
+        if self._timed:
+            self._ranges.current = self._name
+            self._ranges.timer.enter(self._name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            self._timer.exit(self._name)
+        if self._timed:
+            self._ranges.current = None
+            if error is None:
+                self._ranges.timer.exit(self._name)
         if self._annotation is not None:
             self._annotation.__exit__(kind, error, traceback)
             self._annotation = None
         if self._nvtx is not None:
-            self._nvtx.pop()
+            if self._loose:
+                self._nvtx.end(self._opened)
+            else:
+                self._nvtx.pop()
 
 
 class Ranges:
-    """The five ranges of a step: `with ranges.forward: ...`."""
+    """The five ranges of a step: `with ranges.forward: ...`; `current` is the one that is open.
 
-    def __init__(self, timer: StepTimer, *, annotate: bool, nvtx: Emitter | None) -> None:
-        made = {name: Range(name, timer, annotate=annotate, nvtx=nvtx) for name in NAMES}
-        self.data_wait = made["data_wait"]
-        self.h2d = made["h2d"]
-        self.forward = made["forward"]
-        self.backward = made["backward"]
-        self.optimizer = made["optimizer"]
+    With `loose` they may begin and end anywhere between ranges that the job itself opens.
+    """
+
+    def __init__(self, timer: StepTimer, *, annotate: bool, nvtx: Emitter | None, loose: bool = False) -> None:
+        self.timer = timer
+        self.current: str | None = None
+        self.by_name = {name: Range(name, self, annotate=annotate, nvtx=nvtx, loose=loose) for name in NAMES}
+        self.data_wait = self.by_name["data_wait"]
+        self.h2d = self.by_name["h2d"]
+        self.forward = self.by_name["forward"]
+        self.backward = self.by_name["backward"]
+        self.optimizer = self.by_name["optimizer"]

@@ -161,6 +161,10 @@ class StepTimer:
             if step.memory[0] is None:
                 self._take_memory(step)
 
+    def drop(self) -> None:
+        """Forget the open step: it did not become one."""
+        self._current = None
+
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows so far; what the device has not finished, or an open step has not reached, is null."""
         self._drain()

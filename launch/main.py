@@ -1,5 +1,6 @@
 """`rankscope run`: overrides in; a run folder, or with -m a sweep of them, and the analysis's summary out."""
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -9,10 +10,11 @@ import yaml
 from rankscope.conf import ConfigError, RunDirError
 from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch import sweep
-from rankscope.launch.compose import compose
-from rankscope.launch.preflight import refuse
+from rankscope.launch.compose import compose, submission
+from rankscope.launch.preflight import refuse, refuse_submission
 from rankscope.launch.processes import Interrupted, Stop
 from rankscope.launch.record import PARTIAL, REFUSED, Recorded, analyse, record, say
+from rankscope.launch.submitted import run_one
 from rankscope.launch.torch_facts import torch_facts
 from rankscope.launch.usage import usage
 
@@ -21,19 +23,22 @@ _SWEEP_FLAGS = {"-m", "--multirun", "--resume"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one point or a sweep; returns the exit status: 0, 2 no numbers, 3 partial, 130 or 143 interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = with_script_args(list(sys.argv[1:] if argv is None else argv))
     if {"-h", "--help"} & set(arguments):
         print(usage())
         return 0
     try:
         if _SWEEP_FLAGS & set(arguments):
             return _sweep(arguments)
-        overrides = _overrides(arguments)
+        launcher, overrides = submission(_overrides(arguments))
         config = compose(overrides)
         if "--cfg" in arguments:
             print(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False), end="")
             return 0
         with Stop() as stop:
+            if launcher is not None:
+                refuse_submission(config)
+                return _report(run_one(launcher, config, overrides, stop), stop)
             facts = torch_facts()
             stop.check()
             refuse(config, facts)
@@ -47,6 +52,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Interrupted as interrupted:
         say(f"rankscope: interrupted by {interrupted}")
         return 128 + interrupted.signum
+
+
+def with_script_args(arguments: list[str]) -> list[str]:
+    """Turn what follows `--` into `script_args`, word by word."""
+    if "--" not in arguments:
+        return arguments
+    at = arguments.index("--")
+    return [*arguments[:at], f"script_args=[{','.join(map(_quoted, arguments[at + 1 :]))}]"]
+
+
+def _quoted(word: str) -> str:
+    """Return `word` in Hydra's quotes: quotes and interpolations are escaped, and backslashes only before those."""
+    word = re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", word)
+    word = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), word)
+    return f"'{word}'"
 
 
 def _sweep(arguments: Sequence[str]) -> int:

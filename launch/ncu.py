@@ -129,6 +129,10 @@ def prepare(run_dir: RunDir) -> None:
     A kernel that is replayed on one rank would leave the others waiting in collectives.
     """
     config = load_config(run_dir.config)
+    if config.script is not None:
+        raise ConfigError(
+            f"{run_dir.path}: is a run of {config.script}; ncu makes one rank's share of a reference model"
+        )
     alone = msgspec.structs.replace(
         config,
         world_size=1,

@@ -12,7 +12,7 @@ from rankscope.conf import RunDir, load_config
 from rankscope.launch import record as recorder
 from rankscope.launch.compose import compose
 from rankscope.launch.environment import environment, variables
-from rankscope.launch.main import main
+from rankscope.launch.main import main, with_script_args
 from rankscope.launch.processes import Stop
 from rankscope.launch.torch_facts import torch_facts
 from rankscope.launch.torchrun import rank_environment, torchrun_command
@@ -80,10 +80,32 @@ def test_exit_status_of_the_analysis_is_kept(
 
 
 def test_the_command_of_a_pass() -> None:
-    command = torchrun_command(compose(["world_size=4"]), RunDir(Path("runs/a")), "torch")
+    command = torchrun_command(
+        compose(["world_size=4"]), RunDir(Path("runs/a")), "torch", ["--rdzv-endpoint=localhost:0"]
+    )
     assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert {"--nproc-per-node=4", "--rdzv-endpoint=localhost:0", "--rdzv-id=a-torch", "--max-restarts=0"} < set(command)
     assert command[-4:] == ["-m", "rankscope.harness", "runs/a", "torch"]
+
+
+def test_what_follows_two_dashes_reaches_the_script_as_it_is() -> None:
+    words = ["--lr=1e-4", "3", "", "a b", "it's", "x,y", "[z]", "${HOME}", "\\", "a\\'b", "\\${c}", "null", "--"]
+    overrides = with_script_args(["script=train.py", "--", *words])
+    assert compose(overrides).script_argv == words
+    assert with_script_args(["world_size=2"]) == ["world_size=2"]
+    assert compose(["script=a.py", "script_args=[--a,1,true,'x y']"]).script_argv == ["--a", "1", "true", "x y"]
+    assert compose(["script=a.py", "script_args='--a \"x y\"'"]).script_argv == ["--a", "x y"]
+
+
+def test_threads_of_a_script_are_torchrun_s_own(tmp_path: Path) -> None:
+    overrides = ["script=train.py", "world_size=2"]
+    assert "OMP_NUM_THREADS" not in rank_environment(compose(overrides), RunDir(tmp_path), {})
+    assert rank_environment(compose([*overrides, "threads=3"]), RunDir(tmp_path), {})["OMP_NUM_THREADS"] == "3"
+
+
+def test_a_script_that_is_not_there_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["script=nowhere.py", f"runs_dir={tmp_path}"]) == 2
+    assert "script=nowhere.py: no such file" in capfd.readouterr().err
 
 
 def test_threads_of_a_rank(tmp_path: Path) -> None:
