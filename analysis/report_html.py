@@ -12,7 +12,7 @@ from rankscope.analysis.breakdown import PARTS
 from rankscope.analysis.colours import COLOURS
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.report import command
-from rankscope.analysis.show import PROFILERS, slowdown, verdict_sentence
+from rankscope.analysis.show import PROFILERS, memory_words, slowdown, verdict_sentence
 from rankscope.analysis.summary import tables
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.timeline import build
@@ -43,6 +43,7 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         s=summary,
         verdict=verdict_sentence(summary),
         rate=summary["throughput"],
+        memory=memory_words(summary["memory"]),
         overheads=[slowdown(title, ratio) for title, ratio in _overheads(summary)],
         parts=[(part, TITLES[part], COLOURS[part]) for part in PARTS],
         bars=[_bar(row) for row in rows],

@@ -111,7 +111,18 @@ def _headline(summary: Json) -> RenderableType:
         for name, title in PROFILERS.items():
             overhead = summary["profiler_overhead"].get(name)
             text.append("" if overhead is None else f"; {slowdown(title, overhead)}")
+    words = memory_words(summary["memory"])
+    text.append(f"\n{words}" if words else "")
     return text
+
+
+def memory_words(rows: list[Json]) -> str:
+    """Say how much memory the rank with the highest peak used; nothing where none was recorded."""
+    if not rows:
+        return ""
+    most = max(rows, key=lambda row: row["peak_bytes"])
+    peak, reserved = byte_size(most["peak_bytes"]), byte_size(most["reserved_bytes"])
+    return f"Memory: at most {peak} allocated, {reserved} reserved (rank {most['rank']})"
 
 
 def rate_words(rate: Json) -> str:

@@ -19,6 +19,7 @@ from rankscope.analysis.collectives import group_members, group_name
 from rankscope.analysis.diagnose import config_of
 from rankscope.analysis.errors import AnalysisError, Notice
 from rankscope.analysis.loader import loader_waits
+from rankscope.analysis.memory import memory_of
 from rankscope.analysis.names import bus_factor
 from rankscope.analysis.numbers import known_of, mean_of, median_of, ms, sum_of, us
 from rankscope.analysis.pipeline import Analysis, load
@@ -67,6 +68,7 @@ def summarise(analysis: Analysis) -> Json:
         "collectives": _collectives(analysis),
         "stragglers": _stragglers(analysis, without.confirmed),
         "loader": loader_waits(analysis.ranks),
+        "memory": [] if analysis.run_dir is None else memory_of(analysis.run_dir),
         "findings": [
             {name: getattr(finding, name) for name in finding.__struct_fields__}
             for finding in unprofiled.findings_of(analysis, without)

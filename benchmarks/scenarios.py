@@ -17,6 +17,7 @@ import json
 import statistics
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
@@ -144,6 +145,8 @@ def record(path: Path, overrides: list[str]) -> None:
     """Run one point unless it is there."""
     if (RunDir(path).analysis / "summary.json").exists():
         return
+    if path.exists():  # interrupted: kept, under another name
+        path.rename(path.with_name(f"{path.name}.broken-{time.time_ns()}"))
     command = [sys.executable, "-m", "rankscope.conf.cli", "run", *overrides, f"run_dir='{path}'"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 3):
@@ -186,7 +189,7 @@ def main() -> int:
     on_gpu = options.device != "cpu" and bool(torch_facts().devices)
     options.out.mkdir(parents=True, exist_ok=True)
     common = [f"world_size={options.world_size}", f"device={options.device if on_gpu else 'cpu'}", *options.overrides]
-    if options.jobs > 1:
+    if options.jobs > 1 and not any(item.startswith("launch.turn=") for item in common):
         common.append(f"launch.turn='{(options.out / 'turn').absolute()}'")
     names = options.only.split(",") if options.only else option_groups()["scenario"]
     scenarios = [

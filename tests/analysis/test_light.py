@@ -30,6 +30,10 @@ def test_of_two_passes_the_one_that_disturbs_less_is_analysed(tmp_path: Path) ->
     assert (analysis.pass_name, summary["pass"]) == ("light", "light")
     assert set(summary["profiler_overhead"]) == {"torch", "light", "nsys"}
     assert any(warning["kind"] == "light_pass" for warning in summary["warnings"])
+    steps = [pq.read_table(run / "passes" / "plain" / "ranks" / str(r) / "steps.parquet").to_pydict() for r in (0, 1)]
+    for row, table in zip(summary["memory"], steps, strict=True):
+        assert row["peak_bytes"] == max(table["memory_peak_bytes"]) >= row["allocated_bytes"] > 0
+        assert row["reserved_bytes"] == max(table["memory_reserved_bytes"])
     assert len(tables(analysis)["operators"]), "operators come from the torch pass"
     shutil.rmtree(run / "passes" / "light" / "ranks" / "1")
     assert load(run).pass_name == "torch", "a light pass that lacks a rank"
