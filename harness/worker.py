@@ -10,6 +10,7 @@ from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.harness.interrupt import saving
 from rankscope.harness.nvtx_ranges import under_nsys
 from rankscope.harness.process_group import die_with_parent
+from rankscope.harness.progress import answer_for_stacks
 from rankscope.harness.recording import Recording, one_line
 from rankscope.harness.turn import turn
 
@@ -31,6 +32,7 @@ def main(arguments: list[str]) -> None:
     if not under_nsys():  # there launch/shield.py stands for the parent, which is a short-lived helper of nsys
         die_with_parent()
     log_to(rank_dir)
+    answer_for_stacks(rank_dir)
     recording = Recording(run_dir, pass_name, rank_dir)
     with saving(recording.save):
         try:
