@@ -89,11 +89,6 @@ def _check_world(config: RunConfig) -> None:
         )
     if config.world_size % config.launch.nnodes:
         raise ConfigError(f"world_size={config.world_size}: must be a multiple of launch.nnodes={config.launch.nnodes}")
-    if config.launch.nnodes > 1 and config.run_dir is None:
-        raise ConfigError(
-            f"run_dir=null with launch.nnodes={config.launch.nnodes}: the nodes meet in the run folder; "
-            "name a new one that all of them see"
-        )
     if config.backend == "nccl" and config.device == "cpu":
         raise ConfigError("backend=nccl with device=cpu: NCCL moves GPU memory only; use backend=gloo")
     if config.ddp.comm_hook == "bf16" and (config.device == "cpu" or config.backend == "gloo"):
@@ -151,6 +146,8 @@ def _check_scenario(config: RunConfig) -> None:
 
 def _check_profile(config: RunConfig) -> None:
     profile = config.profile
+    if "light" in config.passes and config.device == "cpu":
+        raise ConfigError("passes=[light] with device=cpu: a CPU has no device activities; use passes=[plain,torch]")
     if profile.device_only and config.device == "cpu":
         raise ConfigError(
             "profile.device_only=true with device=cpu: a CPU has no device activities; use profile=default"

@@ -17,7 +17,7 @@ from rankscope.conf.files import write_json
 
 LAYOUT_VERSION = 1
 
-Status = Literal["running", "completed", "failed", "interrupted"]
+Status = Literal["submitted", "running", "completed", "failed", "interrupted", "cancelled"]
 
 
 class RunDirError(Exception):
@@ -121,6 +121,11 @@ class PassDir:
         """What torchrun itself said, its report of failed ranks included."""
         return self.torchrun / "agent.log"
 
+    @property
+    def turn(self) -> Path:
+        """Empty; says that rank 0 holds the lock of `launch.turn`."""
+        return self.path / "turn"
+
     def rank(self, rank: int) -> RankDir:
         """The folder of one rank; its name is not padded."""
         return RankDir(self.path / "ranks" / str(rank))
@@ -183,6 +188,11 @@ class RunDir:
         return NodeDir(self.path / "nodes" / str(number))
 
     @property
+    def slurm(self) -> Path:
+        """What SLURM was given and what its job said, of a run that was submitted."""
+        return self.path / "slurm"
+
+    @property
     def ncu(self) -> Path:
         """The folder of the job that `rankscope ncu` runs: its configuration, and what its rank writes."""
         return self.path / "ncu"
@@ -208,9 +218,10 @@ class RunDir:
             try:
                 exact.mkdir()
             except FileExistsError:
-                raise RunDirError(
-                    f"{exact}: exists already; a run never overwrites one, give another run_dir"
-                ) from None
+                if not cls(exact)._take_over():
+                    raise RunDirError(
+                        f"{exact}: exists already; a run never overwrites one, give another run_dir"
+                    ) from None
             return cls(exact)
         parent.mkdir(parents=True, exist_ok=True)
         stem = f"{started:%Y%m%d-%H%M%S}-{name}"
@@ -222,6 +233,21 @@ class RunDir:
                 continue
             return cls(path)
         raise RunDirError(f"{parent / stem}: a thousand runs in one second; give another name")
+
+    def hand_over(self) -> None:
+        """Let one other process claim this folder, which is ours: the first that gives it as `exact`."""
+        self._handed.touch()
+
+    def _take_over(self) -> bool:
+        try:
+            self._handed.unlink()  # the lock: of two processes one succeeds
+        except FileNotFoundError:
+            return False
+        return True
+
+    @property
+    def _handed(self) -> Path:
+        return self.path / ".handed-over"
 
     def read_record(self) -> dict[str, Any]:
         """Read run.json; `RunDirError` when it is missing, broken or of a newer layout."""

@@ -68,7 +68,7 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
 class ProfileConfig(Section, frozen=True, kw_only=True):
     """torch.profiler: its schedule and what it records beside times."""
 
-    wait: Natural = 2
+    wait: Natural = 9  # on a GPU DDP times its first ten steps itself, and waits for the device in each
     warmup: Natural = 2
     active: Count = 4
     repeat: Count = 1
@@ -77,6 +77,7 @@ class ProfileConfig(Section, frozen=True, kw_only=True):
     with_stack: bool = False
     with_flops: bool = False
     device_only: bool = False  # device activities alone: disturbs a host-bound job less; needs a GPU
+    light_above: Positive | None = 1.15  # torch step / plain step above which a light pass is added; null: never
     modules: list[str] = []  # submodules as ranges, by name: [blocks.*,head]
 
     @property
@@ -101,14 +102,33 @@ class LaunchConfig(Section, frozen=True, kw_only=True):
     """How torchrun is started and how long a pass may take."""
 
     nnodes: Count = 1
-    rdzv_endpoint: str = "localhost:0"  # port 0: a free one each time
+    rdzv_endpoint: str = "auto"  # host:port; auto: the first node, on a port that is free there
     timeout_s: Positive = 1800.0  # for a whole pass
     stall_timeout_s: Positive = 300.0  # longest time without progress of any rank
     grace_s: Positive = 15.0  # between asking the ranks to stop and killing them
     local_dir: str | None = None  # where ranks write first; null: the run folder, on several nodes the temporary folder
     join_timeout_s: Positive = 300.0  # several nodes: how long the first waits for the others
     node_timeout_s: Positive = 60.0  # several nodes: how long one waits for another after its own ranks have ended
+    turn: str | None = None  # a file; runs of this host that name the same one measure one after another
+    reserve_s: Natural = 60  # under SLURM: how long before the end of the job a pass is stopped, to save what it has
     min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
+
+
+class SlurmConfig(Section, frozen=True, kw_only=True):
+    """How a run is submitted to SLURM (`hydra.launcher.*`), by submitit's names; nodes are those of `launch.nnodes`."""
+
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    constraint: str | None = None
+    timeout_min: Count = 60  # the job's time limit
+    cpus_per_task: Count | None = None  # of a node; its ranks share them
+    gpus_per_node: Natural | None = None  # null: with device=cuda one a rank, else none are asked for
+    mem_gb: Positive | None = None
+    exclusive: bool = True  # a neighbour on a node disturbs what is measured
+    array_parallelism: Count = 1  # points of a sweep at the same time; they share network and file system
+    setup: list[str] = []  # lines of shell before the run, such as "module load cuda"
+    additional_parameters: dict[str, str | int | bool] = {}  # further options of sbatch, by name
 
 
 FaultName = Literal[

@@ -3,6 +3,7 @@
 runs/<date>-<time>-<name>/
   sweep.json             overrides, status, and for each point: overrides, baseline or not, status, folder, failure
   points/<id>[-<try>]/   run folders; a resumed point gets a new one, none is overwritten
+  slurm/                 of points that were jobs: what SLURM was given, and what the jobs said
   analysis/              report.md report.html summary.json tables/ figures/
 """
 
@@ -15,9 +16,9 @@ from typing import Any, Literal
 import msgspec
 
 from rankscope.conf.files import write_json
-from rankscope.conf.run_dir import LAYOUT_VERSION, RunDir, RunDirError
+from rankscope.conf.run_dir import LAYOUT_VERSION, RunDir, RunDirError, Status
 
-PointStatus = Literal["pending", "running", "completed", "failed", "interrupted"]
+PointStatus = Status | Literal["pending"]
 
 
 class PointRecord(msgspec.Struct, kw_only=True):
@@ -28,6 +29,7 @@ class PointRecord(msgspec.Struct, kw_only=True):
     baseline: bool = False  # added by the sweep itself
     status: PointStatus = "pending"
     folder: str | None = None  # under points/
+    job: str | None = None  # SLURM's number of it
     failure: dict[str, Any] | None = None
 
 
@@ -52,6 +54,11 @@ class SweepDir:
     def record(self) -> Path:
         """The points and their status (JSON)."""
         return self.path / "sweep.json"
+
+    @property
+    def slurm(self) -> Path:
+        """What SLURM was given and what its jobs said."""
+        return self.path / "slurm"
 
     @property
     def analysis(self) -> Path:

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import signal
-import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from rankscope.conf.host import host_name
 from rankscope.conf.messages import ConfigError
 from rankscope.conf.schema import RunConfig
 from rankscope.harness.control import Control, ControlError, connect
@@ -91,7 +91,7 @@ def context_of(device: torch.device, backend: str | None, control: Control | Non
         local_world_size=_environment("LOCAL_WORLD_SIZE", 1),
         device=device,
         backend=backend,
-        host=socket.gethostname(),
+        host=host_name(),
         boot_id=_boot_id(),
         control=control,
     )

@@ -5,7 +5,8 @@ nothing touches the working folder or the logging, and errors come as exceptions
 """
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import hydra
@@ -20,27 +21,51 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rankscope.conf import ConfigError, RunConfig, parse_config
+from rankscope.conf.messages import describe
+from rankscope.conf.sections import SlurmConfig
 
 _MODULE = "rankscope.conf"
+_LAUNCHER = "hydra.launcher"
 
 
 def compose(overrides: Sequence[str]) -> RunConfig:
     """Compose and validate one point; raises `ConfigError`, whose message is one line that names the key."""
     _register_schema()
-    try:
-        with hydra.initialize_config_module(_MODULE, job_name="rankscope", version_base="1.3"):
-            groups = _groups()
-            # every group has a default, so there is nothing to add to: +scenario=slow_host is scenario=slow_host
-            overrides = [item[1:] if item[1:].partition("=")[0] in groups else item for item in overrides]
-            for override in OverridesParser.create().parse_overrides(list(overrides)):
-                _check(override, groups)
-            data = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
-    except OverrideParseException as error:
-        raise ConfigError(f"{error.override}: cannot be read; write key=value, in quotes if need be") from None
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(_one_line(error)) from None
+    with _one_line_errors(), hydra.initialize_config_module(_MODULE, job_name="rankscope", version_base="1.3"):
+        groups = _groups()
+        # every group has a default, so there is nothing to add to: +scenario=slow_host is scenario=slow_host
+        overrides = [item[1:] if item[1:].partition("=")[0] in groups else item for item in overrides]
+        for override in OverridesParser.create().parse_overrides(list(overrides)):
+            _check(override, groups, keys())
+        data = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
     assert isinstance(data, dict)  # config.yaml is a mapping
     return parse_config({str(key): value for key, value in data.items()})
+
+
+def submission(overrides: Sequence[str]) -> tuple[SlurmConfig | None, list[str]]:
+    """Split how a run is submitted (`hydra/launcher`, `hydra.launcher.*`) from what is run; None: it runs here."""
+    mine = [item for item in overrides if item.lstrip("+").startswith(("hydra/launcher", f"{_LAUNCHER}."))]
+    rest = [item for item in overrides if item not in mine]
+    if not mine:
+        return None, rest
+    _register_schema()
+    groups = {"hydra/launcher": ["basic", "slurm"]}
+    with _one_line_errors(), hydra.initialize_config_module(_MODULE, job_name="rankscope", version_base="1.3"):
+        parsed = OverridesParser.create().parse_overrides(mine)
+        for override in parsed:
+            _check(override, groups, keys(SlurmConfig, f"{_LAUNCHER}."))
+        if not any(item.key_or_group == "hydra/launcher" and item.value() == "slurm" for item in parsed):
+            if len(mine) > 1 or "basic" not in mine[0]:
+                raise ConfigError(f"{mine[0]}: means something with hydra/launcher=slurm alone")
+            return None, rest
+        chosen = hydra.compose("config", mine, return_hydra_config=True).hydra.launcher
+        plain = OmegaConf.to_container(chosen, resolve=True)
+    assert isinstance(plain, dict)  # slurm.yaml is a mapping
+    data = {str(key): value for key, value in plain.items()}
+    try:
+        return msgspec.convert(data, SlurmConfig), rest
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{_LAUNCHER}.{describe(error, data, SlurmConfig)}") from None
 
 
 def option_groups() -> dict[str, list[str]]:
@@ -61,7 +86,9 @@ def keys(section: Any = RunConfig, prefix: str = "") -> list[str]:
 
 
 def _register_schema() -> None:
-    ConfigStore.instance().store(name="schema", node=msgspec.to_builtins(RunConfig()))
+    store = ConfigStore.instance()
+    store.store(name="schema", node=msgspec.to_builtins(RunConfig()))
+    store.store(group="hydra/launcher", name="slurm_keys", node=msgspec.to_builtins(SlurmConfig()))
 
 
 def _groups() -> dict[str, list[str]]:
@@ -70,10 +97,20 @@ def _groups() -> dict[str, list[str]]:
     return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
 
 
-def _check(override: Override, groups: dict[str, list[str]]) -> None:
+@contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Turn what Hydra raises into a `ConfigError` of one line."""
+    try:
+        yield
+    except OverrideParseException as error:
+        raise ConfigError(f"{error.override}: cannot be read; write key=value, in quotes if need be") from None
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(_one_line(error)) from None
+
+
+def _check(override: Override, groups: dict[str, list[str]], known: Sequence[str]) -> None:
     """Refuse what Hydra would refuse with a page, or would let pass (`+key` adds any key)."""
     key, value = override.key_or_group, override.value()
-    known = keys()
     if key not in known and key not in groups:
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]}?" if near else "`rankscope run --help` lists every key"

@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import msgspec
 import psutil
 
 from rankscope.conf import nsys_tool
+from rankscope.conf.host import host_name
 from rankscope.launch.torch_facts import TorchFacts, output_of
 
 _PREFIXES = ("NCCL_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUDA_", "OMP_", "GLOO_", "SLURM_")
@@ -37,7 +37,7 @@ def environment(torch: TorchFacts) -> dict[str, Any]:
     if torch.error is not None:
         reasons["torch"] = torch.error
     return {
-        "host": socket.gethostname(),
+        "host": host_name(),
         "boot_id": _first_line(Path("/proc/sys/kernel/random/boot_id")),
         "kernel": platform.release(),
         "cpu": {

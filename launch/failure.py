@@ -16,12 +16,13 @@ from typing import Any, Literal
 import msgspec
 
 from rankscope.conf import PassDir, RankDir
+from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch.progress import RankProgress
 from rankscope.launch.torchrun import Ended
 
 Kind = Literal[
     "raise", "exit", "signal", "oom", "disk_full", "timeout", "stall", "missing_file", "interrupted", "launcher",
-    "missing_node", "lost_node", "collect_failed",
+    "missing_node", "lost_node", "collect_failed", "cancelled", "node_fail", "time_limit", "slurm",
     "nsys_failed", "nsys_report_missing", "nsys_report_unfinished", "nsys_export_failed", "nsys_no_steps",
 ]  # fmt: skip
 
@@ -38,10 +39,6 @@ _LOST_PARTNER = re.compile(
 )
 _ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGABRT)  # by torchrun, or by a lost partner
 _FULL_BYTES = 2**20
-_CUTS = {
-    "stall": ("stall_timeout_s", "no rank made progress"),
-    "timeout": ("timeout_s", "the pass did not end in time"),
-}
 _INNERMOST = 3
 _WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
 
@@ -88,7 +85,8 @@ class _Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_consequence(failure: Failure) -> bool:
     """Whether what failed may only have lost its partner on another node."""
-    return failure.kind in ("lost_node", "stall", "timeout") or _LOST_PARTNER.search(failure.message) is not None
+    limits = ("lost_node", "stall", "timeout", "time_limit")
+    return failure.kind in limits or _LOST_PARTNER.search(failure.message) is not None
 
 
 def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: float) -> Failure | None:
@@ -106,7 +104,7 @@ def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: flo
 def missing_file(pass_dir: PassDir, ranks: Sequence[int], since: float) -> Failure | None:
     """Return the first file that a rank had to write in this pass and did not: absent, older than it, or empty."""
     for rank in map(pass_dir.rank, ranks):
-        needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.name == "torch" else [])
+        needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.kind in TORCH_PASSES else [])
         for path in needed:
             fault = usable(path, since)
             if fault is not None:
@@ -201,7 +199,6 @@ def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
 def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
     """Name the rank that the others wait for: one that never started, else the furthest behind that does not wait."""
     assert ended.cut is not None  # the caller has seen to it
-    key, what = _CUTS[ended.cut]
     ranks = ended.progress
     absent = [rank for rank in expected if rank not in ranks]
     behind = min((progress.place for progress in ranks.values()), default=None)
@@ -213,8 +210,8 @@ def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
     return Failure(
         pass_name=pass_dir.name,
         rank=suspects[0] if len(suspects) == 1 else None,
-        kind=ended.cut,
-        message=f"{what} (launch.{key}={ended.limit_s:g}); furthest behind: {names}",
+        kind=ended.cut.kind,
+        message=f"{ended.cut.message}; furthest behind: {names}",
         traceback="\n".join(reversed(stacks[suspects[0]])) or None,
         log=str(pass_dir.agent_log if absent else stack),
     )

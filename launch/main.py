@@ -8,11 +8,13 @@ import msgspec
 import yaml
 
 from rankscope.conf import ConfigError, RunDirError
+from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch import sweep
-from rankscope.launch.compose import compose
-from rankscope.launch.preflight import refuse
+from rankscope.launch.compose import compose, submission
+from rankscope.launch.preflight import refuse, refuse_submission
 from rankscope.launch.processes import Interrupted, Stop
 from rankscope.launch.record import PARTIAL, REFUSED, Recorded, analyse, record, say
+from rankscope.launch.submitted import run_one
 from rankscope.launch.torch_facts import torch_facts
 from rankscope.launch.usage import usage
 
@@ -28,12 +30,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if _SWEEP_FLAGS & set(arguments):
             return _sweep(arguments)
-        overrides = _overrides(arguments)
+        launcher, overrides = submission(_overrides(arguments))
         config = compose(overrides)
         if "--cfg" in arguments:
             print(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False), end="")
             return 0
         with Stop() as stop:
+            if launcher is not None:
+                refuse_submission(config)
+                return _report(run_one(launcher, config, overrides, stop), stop)
             facts = torch_facts()
             stop.check()
             refuse(config, facts)
@@ -79,7 +84,8 @@ def _report(recorded: Recorded, stop: Stop) -> int:
         say(f"rankscope: node {node.number} of {node.count} is done; the first node analyses {run_dir.path}")
         return 0 if failure is None else REFUSED
     if failure is not None:
-        traces = [rank for rank in run_dir.for_pass("torch").ranks() if rank.trace.exists() and rank.info.exists()]
+        ranks = [rank for name in TORCH_PASSES for rank in run_dir.for_pass(name).ranks()]
+        traces = [rank for rank in ranks if rank.trace.exists() and rank.info.exists()]
         traces = traces or [rank for rank in run_dir.for_pass("nsys").ranks() if rank.nsys_export.exists()]
         status = analyse(run_dir, stop, partial=True) if traces else REFUSED
         say(f"rankscope: status failed; what was recorded is kept in {run_dir.path}")

@@ -7,6 +7,7 @@ became of it and waits for the others, so that all of them go on, or stop with t
 
 import json
 import os
+import random
 import socket
 import tempfile
 import time
@@ -19,10 +20,12 @@ import msgspec
 
 from rankscope.conf import ConfigError, RunConfig, RunDir, RunDirError, load_config
 from rankscope.conf.files import write_json
+from rankscope.conf.host import host_name
 from rankscope.launch.failure import Failure, is_consequence
 from rankscope.launch.processes import POLL_S, Stop
 
 JOIN = "join"  # the stage before the first pass
+_PORTS = range(29400, 30400)  # below those that a system gives to clients
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,11 +40,13 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 class Node:
     """This launcher among those of the run; with one node there is nobody to wait for."""
 
-    def __init__(self, run_dir: RunDir, config: RunConfig, number: int, launch_id: str) -> None:
+    def __init__(self, run_dir: RunDir, config: RunConfig, number: int, launch_id: str, endpoint: str) -> None:
         self.run_dir = run_dir
         self.number = number
         self.count = config.launch.nnodes
         self.launch_id = launch_id
+        self.endpoint = endpoint  # where the torchruns of all nodes meet
+        self._chosen = config.launch.rdzv_endpoint == "auto"
         self._join_s = config.launch.join_timeout_s
         self._others_s = config.launch.node_timeout_s
         self._stage = JOIN
@@ -50,6 +55,16 @@ class Node:
     def leads(self) -> bool:
         """Whether this node writes the run's status and analyses."""
         return self.number == 0
+
+    @property
+    def rendezvous(self) -> list[str]:
+        """Options of torchrun that say where the nodes meet; the id is the same on all of them."""
+        options = [f"--rdzv-endpoint={self.endpoint}"]
+        if self.count > 1 and self._chosen:  # else torchrun looks whether the name is one of its host's
+            options.append(f"--rdzv-conf=is_host={self.leads}")
+        if self.count > 1 and "SLURMD_NODENAME" in os.environ:  # a name that the other nodes know
+            options.append(f"--local-addr={host_name()}")
+        return options
 
     @property
     def log(self) -> Path:
@@ -64,7 +79,7 @@ class Node:
         """Tell the other nodes how the stage ended here; what was said first counts."""
         path = self.run_dir.node(self.number).said(self._stage)
         if self.count > 1 and not path.exists():
-            said = Said(host=socket.gethostname(), time=time.time(), failure=failure, files=files or {})
+            said = Said(host=host_name(), time=time.time(), failure=failure, files=files or {})
             write_json(path, msgspec.to_builtins(said))
 
     def agree(self, failure: Failure | None, files: dict[str, tuple[int, str]], stop: Stop) -> Failure | None:
@@ -123,7 +138,7 @@ def enter(config: RunConfig, started: datetime, stop: Stop) -> Node:
     launch_id = uuid.uuid4().hex[:12]
     try:
         run_dir = RunDir.claim(Path(config.runs_dir), config.name, started, exact)
-        return Node(run_dir, config, 0, launch_id)
+        return Node(run_dir, config, 0, launch_id, _endpoint(config))
     except RunDirError:
         if config.launch.nnodes == 1 or exact is None:
             raise
@@ -135,8 +150,26 @@ def enter(config: RunConfig, started: datetime, stop: Stop) -> Node:
             run_dir.node(number).path.mkdir()
         except FileExistsError:
             continue
-        return Node(run_dir, config, number, record["launch_id"])
+        return Node(run_dir, config, number, record["launch_id"], record["rdzv_endpoint"])
     raise RunDirError(f"{exact}: all {config.launch.nnodes} nodes have joined already; give another run_dir")
+
+
+def _endpoint(config: RunConfig) -> str:
+    """Return where the nodes meet: as configured, else here."""
+    if config.launch.rdzv_endpoint != "auto":
+        return config.launch.rdzv_endpoint
+    return "localhost:0" if config.launch.nnodes == 1 else f"{host_name()}:{_free_port()}"
+
+
+def _free_port() -> int:
+    for port in random.sample(_PORTS, len(_PORTS)):
+        with socket.socket() as tried:
+            try:
+                tried.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise ConfigError(f"launch.rdzv_endpoint=auto: no port of {_PORTS} is free here; give host:port")
 
 
 def _leaders_record(run_dir: RunDir, config: RunConfig, stop: Stop) -> dict[str, Any]:

@@ -23,9 +23,12 @@ _REPEATS = 3  # of the plain pass, unless the user says otherwise
 _NAMED = "+sweep="
 
 
-def plan(overrides: Sequence[str]) -> list[PointRecord]:
-    """Return the points of a sweep, baselines first where they were added; `ConfigError` names what is wrong."""
-    expanded = _same_threads(expand(_with_named(overrides)))
+def plan(overrides: Sequence[str], cores: int | None = None) -> list[PointRecord]:
+    """Return the points of a sweep, baselines first where they were added; `ConfigError` names what is wrong.
+
+    `cores` are those that a node has for a point; None: those of this machine.
+    """
+    expanded = _same_threads(expand(_with_named(overrides)), usable_cores() if cores is None else cores)
     points = [PointRecord(id="", overrides=chosen) for chosen in expanded]
     known = [_identity(compose(point.overrides)) for point in points]
     added: list[PointRecord] = []
@@ -60,7 +63,8 @@ def baselines(config: RunConfig, overrides: Sequence[str]) -> list[list[str]]:
     """Return the overrides of the one-rank points that this point is to be compared with; none for a one-rank point."""
     if config.world_size == 1 or config.script is not None:  # a script's own settings decide what it compares with
         return []
-    kept = [item for item in overrides if not item.lstrip("+").startswith(("scenario", "name="))]
+    dropped = ("scenario", "name=", "launch.nnodes=")
+    kept = [item for item in overrides if not item.lstrip("+").startswith(dropped)]
     batch = config.rank_batch_size
     one = ["world_size=1", f"batch_size={batch}", "global_batch_size=null"]
     found = [[*kept, *one, "ddp=off"], [*kept, *one, "ddp=on"]]
@@ -70,12 +74,13 @@ def baselines(config: RunConfig, overrides: Sequence[str]) -> list[list[str]]:
     return found
 
 
-def _same_threads(points: list[list[str]]) -> list[list[str]]:
+def _same_threads(points: list[list[str]], cores: int) -> list[list[str]]:
     """Give a rank as many CPU threads in every point: one that has the cores of all ranks is no fair baseline."""
     if any(item.startswith("threads=") for item in points[0]):
         return points
-    ranks = max(compose(point).world_size for point in points)
-    return [[*point, f"threads={max(1, usable_cores() // ranks)}"] for point in points]
+    configs = [compose(point) for point in points]
+    ranks = max(config.world_size // config.launch.nnodes for config in configs)  # of a node
+    return [[*point, f"threads={max(1, cores // ranks)}"] for point in points]
 
 
 def _with_named(overrides: Sequence[str]) -> list[str]:

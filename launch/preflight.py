@@ -20,6 +20,13 @@ def refuse(config: RunConfig, torch: TorchFacts) -> None:
         program(config)
 
 
+def refuse_submission(config: RunConfig) -> None:
+    """Raise `ConfigError` if the run cannot be submitted from here; what its nodes cannot do they say themselves."""
+    _check_started_alone()
+    _check_script(config)
+    _check_disk(config)
+
+
 def _check_started_alone() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError("rankscope run starts torchrun itself: run it without torchrun around it")
@@ -48,11 +55,16 @@ def _check_devices(config: RunConfig, torch: TorchFacts) -> None:
 
 
 def _check_nodes(config: RunConfig) -> None:
-    host = config.launch.rdzv_endpoint.partition(":")[0]
-    if config.launch.nnodes > 1 and host in ("localhost", "127.0.0.1", ""):
+    nodes, endpoint = config.launch.nnodes, config.launch.rdzv_endpoint
+    if nodes > 1 and config.run_dir is None:
         raise ConfigError(
-            f"launch.nnodes={config.launch.nnodes} with launch.rdzv_endpoint={config.launch.rdzv_endpoint}: "
-            "name a host and port that every node reaches"
+            f"run_dir=null with launch.nnodes={nodes}: the nodes meet in the run folder; "
+            "name a new one that all of them see"
+        )
+    if nodes > 1 and endpoint.partition(":")[0] in ("localhost", "127.0.0.1", ""):
+        raise ConfigError(
+            f"launch.nnodes={nodes} with launch.rdzv_endpoint={endpoint}: "
+            "name a host and port that every node reaches, or take auto"
         )
 
 

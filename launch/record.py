@@ -21,6 +21,8 @@ import msgspec
 from rankscope.conf import RunConfig, RunDir, save_config
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import Status
+from rankscope.launch import slurm
+from rankscope.launch.distortion import distortion
 from rankscope.launch.environment import environment, git_commit
 from rankscope.launch.failure import Failure, Kind, failure_of
 from rankscope.launch.nodes import Node, enter
@@ -74,13 +76,15 @@ def _record(
         kind: Kind = "disk_full" if error.errno in _FULL else "launcher"
         failure = Failure(kind=kind, message=f"{error.filename or run_dir.path}: {error.strerror}")
     except Interrupted as interrupted:
-        failure = Failure(kind="interrupted", message=f"interrupted by {interrupted}")
+        why = slurm.reason()
+        text = f"interrupted by {interrupted}" + (f" from SLURM ({why})" if why is not None else "")
+        failure = Failure(kind="interrupted", message=text)
         raise
     finally:
         if failure is not None:
             node.say(failure)
         if node.leads:
-            _finish(run_dir, failure, passes)
+            finish(run_dir, failure, passes)
     return failure
 
 
@@ -98,6 +102,7 @@ def _write_inputs(
     run_dir.write_record(
         rankscope=version("rankscope"),
         launch_id=node.launch_id,
+        rdzv_endpoint=node.endpoint,
         status="running",
         overrides=list(overrides),
         start=started.astimezone(UTC).isoformat(),
@@ -114,13 +119,14 @@ def _write_inputs(
 def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
     """Run the passes in turn, up to the first that fails on any node; notes the status of each in `passes`."""
     with closing(Stage(config, node)) as stage:
-        for name in pass_folders(config):
+        for name in planned(config, node.run_dir):
             node.begin(name)
             passes[name] = "running"
-            _log.info("pass %s: %s", name, shlex.join(torchrun_command(config, stage.run_dir, name)))
+            command = torchrun_command(config, stage.run_dir, name, node.rendezvous)
+            _log.info("pass %s: %s", name, shlex.join(command))
             if node.leads:
                 node.run_dir.write_record(passes=passes)
-            files, failure = stage.collect(name, _run_pass(config, stage.run_dir, name, stop))
+            files, failure = stage.collect(name, _run_pass(config, stage.run_dir, name, command, stop))
             failure = node.agree(failure, files, stop)
             if failure is None and node.leads:
                 failure = missing(node.run_dir, name, node.said_files())
@@ -130,11 +136,22 @@ def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, 
     return None
 
 
-def _run_pass(config: RunConfig, run_dir: RunDir, name: str, stop: Stop) -> Failure | None:
+def planned(config: RunConfig, run_dir: RunDir) -> Iterator[str]:
+    """Give the folders of the passes in turn; a light pass follows where the torch pass made steps much longer."""
+    yield from pass_folders(config)
+    limit, found = config.profile.light_above, distortion(run_dir)
+    if limit is not None and found is not None and found > limit and "light" not in config.passes:
+        text = f"torch.profiler makes a step {found:.2f} times as long: one more pass records device activities alone"
+        _log.info("%s", text)
+        say(f"rankscope: {text}")
+        yield "light"
+
+
+def _run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: Stop) -> Failure | None:
     """Run one pass on this node, and return the first cause why it is not whole."""
     since = time.time()
     pass_dir = run_dir.for_pass(name)
-    ended = run_pass(config, run_dir, name, stop)
+    ended = run_pass(config, run_dir, name, command, stop)
     ranks = own_ranks(config, pass_dir)
     failure = failure_of(pass_dir, ended, ranks, since)
     if name == "nsys":  # of a pass that failed too: the ranks that ended well have reports
@@ -148,13 +165,20 @@ def pass_folders(config: RunConfig) -> list[str]:
     return [folder for name in config.passes for folder in ([name, *again] if name == "plain" else [name])]
 
 
-def _finish(run_dir: RunDir, failure: Failure | None, passes: dict[str, Status]) -> None:
+def finish(run_dir: RunDir, failure: Failure | None, passes: dict[str, Status]) -> None:
     """Write how the run ended; a pass that did not end by itself shares the run's status."""
     _reserve(run_dir).unlink(missing_ok=True)
     _log.info("%s", "completed" if failure is None else failure.text())
-    status: Status = "completed" if failure is None else "interrupted" if failure.kind == "interrupted" else "failed"
+    status = status_of(failure)
     ended = {name: status if state == "running" else state for name, state in passes.items()}
     run_dir.finish(status, passes=ended, failure=msgspec.to_builtins(failure))
+
+
+def status_of(failure: Failure | None) -> Status:
+    """Return the status of a run that ended so."""
+    if failure is None:
+        return "completed"
+    return failure.kind if failure.kind in ("interrupted", "cancelled") else "failed"
 
 
 def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:

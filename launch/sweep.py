@@ -1,7 +1,8 @@
-"""`rankscope run -m`: many points one after another, each a run folder of its own, and a scaling report at the end.
+"""`rankscope run -m`: many points, each a run folder of its own, and a scaling report at the end.
 
-Every point is validated, and refused if this machine cannot run it, before the first starts. A point that fails stays
-visible with its cause, and the sweep goes on. `--resume SWEEP` runs what is missing or failed.
+Points run here, one after another, or as jobs of SLURM (`hydra/launcher=slurm`). Every point is validated before the
+first starts, and refused if this machine cannot run it. A point that fails stays visible with its cause, and the sweep
+goes on. `--resume SWEEP` runs what is missing or failed.
 """
 
 import os
@@ -12,52 +13,73 @@ from pathlib import Path
 
 import msgspec
 
-from rankscope.conf import ConfigError
+from rankscope.conf import ConfigError, RunConfig, RunDir
+from rankscope.conf.sections import SlurmConfig
 from rankscope.conf.sweep_dir import PointRecord, SweepDir, SweepRecord
-from rankscope.launch.compose import compose
+from rankscope.launch import slurm, submitted
+from rankscope.launch.compose import compose, submission
+from rankscope.launch.failure import Failure
 from rankscope.launch.points import plan
-from rankscope.launch.preflight import refuse
+from rankscope.launch.preflight import refuse, refuse_submission
 from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
-from rankscope.launch.record import PARTIAL, analyse, record, say
+from rankscope.launch.record import PARTIAL, analyse, record, say, status_of
 from rankscope.launch.torch_facts import TorchFacts, torch_facts
 
 _REPORT = ("-m", "rankscope.conf.cli", "report")
 _GRACE_S = 5.0
 
 
-def run_sweep(overrides: Sequence[str], stop: Stop) -> int:
+def run_sweep(arguments: Sequence[str], stop: Stop) -> int:
     """Run a new sweep; returns 0 when every point completed, else 3."""
-    points = plan(overrides)
-    facts = torch_facts()
-    for point in points:
-        config = compose(point.overrides)
-        if config.launch.nnodes > 1:
-            raise ConfigError("launch.nnodes: a sweep runs its points on one node; run points over several nodes apart")
-        refuse(config, facts)
+    launcher, overrides = submission(arguments)
+    points = plan(overrides, cores=None if launcher is None else _cores(launcher, overrides))
+    way = _way(launcher, [compose(point.overrides) for point in points])
     first = compose(points[-1].overrides)
     sweep = SweepDir.claim(Path(first.runs_dir), f"{first.name}-sweep", datetime.now().astimezone())
-    return _run(sweep, SweepRecord(overrides=list(overrides), points=points), facts, stop)
+    return _run(sweep, SweepRecord(overrides=list(arguments), points=points), way, stop)
 
 
 def resume(path: Path, stop: Stop) -> int:
     """Run the points of a sweep that are missing or failed; returns 0 when every point is then completed, else 3."""
     sweep = SweepDir(path)
     sweep_record = sweep.read()
+    launcher, _ = submission(sweep_record.overrides)
+    open_points = [point for point in sweep_record.points if point.status != "completed"]
+    return _run(sweep, sweep_record, _way(launcher, [compose(point.overrides) for point in open_points]), stop)
+
+
+def _cores(launcher: SlurmConfig, overrides: Sequence[str]) -> int:
+    """Return how many cores of a node a job has; this machine's do not count."""
+    if launcher.cpus_per_task is None and not any(item.startswith("threads=") for item in overrides):
+        raise ConfigError(
+            "hydra.launcher.cpus_per_task=null: a rank gets as many CPU threads in every point of a sweep; "
+            "say how many CPUs of a node a job shall have, or set threads"
+        )
+    return launcher.cpus_per_task or 1
+
+
+def _way(launcher: SlurmConfig | None, configs: Sequence[RunConfig]) -> "_Here | _Jobs":
+    """Return the way in which points are run; raises `ConfigError` where one of them cannot be."""
+    if launcher is not None:
+        for config in configs:
+            refuse_submission(config)
+        return _Jobs(launcher)
     facts = torch_facts()
-    for point in sweep_record.points:
-        if point.status != "completed":
-            refuse(compose(point.overrides), facts)
-    return _run(sweep, sweep_record, facts, stop)
+    for config in configs:
+        if config.launch.nnodes > 1:
+            raise ConfigError(
+                f"launch.nnodes={config.launch.nnodes}: a sweep runs its points on this node; "
+                "hydra/launcher=slurm gives each point its nodes"
+            )
+        refuse(config, facts)
+    return _Here(facts)
 
 
-def _run(sweep: SweepDir, done: SweepRecord, facts: TorchFacts, stop: Stop) -> int:
+def _run(sweep: SweepDir, done: SweepRecord, way: "_Here | _Jobs", stop: Stop) -> int:
     done.status, done.start = "running", done.start or datetime.now(UTC).isoformat()
     sweep.write(done)
     try:
-        for number, point in enumerate(done.points, start=1):
-            if point.status != "completed":
-                say(f"point {number} of {len(done.points)}: {' '.join(point.overrides)}")
-                _run_point(sweep, done, point, facts, stop)
+        way.run(sweep, done, stop)
     except BaseException:
         done.status = "interrupted"
         raise
@@ -70,25 +92,104 @@ def _run(sweep: SweepDir, done: SweepRecord, facts: TorchFacts, stop: Stop) -> i
     return 0 if done.status == "completed" else PARTIAL
 
 
-def _run_point(sweep: SweepDir, done: SweepRecord, point: PointRecord, facts: TorchFacts, stop: Stop) -> None:
-    folder = _fresh(sweep, point.id)
-    run_dir = sweep.point(folder).path
-    config = compose([*point.overrides, f"name=point-{point.id}", f"run_dir={_quoted(run_dir)}"])
-    point.folder, point.status, point.failure = folder, "running", None
-    sweep.write(done)
-    try:
-        recorded = record(config, point.overrides, facts, stop)
-    except Interrupted:
-        point.status = "interrupted"
-        raise
-    made, failure = recorded.run_dir, recorded.failure
-    point.status = "completed" if failure is None else "failed"
+class _Here:
+    """Points on this machine, one after another."""
+
+    def __init__(self, facts: TorchFacts) -> None:
+        self._facts = facts
+
+    def run(self, sweep: SweepDir, done: SweepRecord, stop: Stop) -> None:
+        """Run every point that is not completed."""
+        for number, point in enumerate(done.points, start=1):
+            if point.status != "completed":
+                say(f"point {number} of {len(done.points)}: {' '.join(point.overrides)}")
+                self._point(sweep, done, point, stop)
+
+    def _point(self, sweep: SweepDir, done: SweepRecord, point: PointRecord, stop: Stop) -> None:
+        config = _begin(sweep, point)
+        point.status = "running"
+        sweep.write(done)
+        try:
+            recorded = record(config, point.overrides, self._facts, stop)
+        except Interrupted:
+            point.status = "interrupted"
+            raise
+        _note(point, recorded.failure)
+        if recorded.failure is None:
+            analyse(recorded.run_dir, stop, quiet=True)
+        sweep.write(done)
+
+
+class _Jobs:
+    """Points as jobs of SLURM: an array for those that need the same resources, one array after another."""
+
+    def __init__(self, launcher: SlurmConfig) -> None:
+        self._launcher = launcher
+        notice = slurm.require()
+        if notice is not None:
+            say(notice)
+
+    def run(self, sweep: SweepDir, done: SweepRecord, stop: Stop) -> None:
+        """Submit every point that is not completed, and wait; a job of an earlier try that still runs is waited for."""
+        waiting = [point for point in done.points if point.status in ("submitted", "running") and point.job is not None]
+        new = [point for point in done.points if point.status != "completed" and point not in waiting]
+        self._submit(sweep, new)
+        sweep.write(done)
+        jobs = {point.job: point for point in [*waiting, *new] if point.job is not None}
+        try:
+            for job, state in slurm.watch(jobs, stop):
+                say(submitted.progress(job, state))
+                self._changed(sweep, jobs[job], state)
+                sweep.write(done)
+        except Interrupted as interrupted:
+            left = {job: point for job, point in jobs.items() if point.status in ("submitted", "running")}
+            for point in left.values():
+                point.status = "interrupted"
+            submitted.withdraw({job: _run_dir(sweep, point) for job, point in left.items()}, interrupted)
+            raise
+
+    def _submit(self, sweep: SweepDir, points: Sequence[PointRecord]) -> None:
+        groups: dict[slurm.Shape, list[tuple[PointRecord, list[str]]]] = {}
+        for point in points:
+            config = _begin(sweep, point)
+            run_dir = submitted.prepare(config, point.overrides, _run_dir(sweep, point).path)
+            command = [*point.overrides, f"name={config.name}", submitted.at(run_dir)]
+            groups.setdefault(submitted.shape_of(config), []).append((point, command))
+        after = None
+        for shape, members in groups.items():
+            name = f"rankscope-{sweep.path.name}"
+            commands = [command for _, command in members]
+            jobs = slurm.submit(self._launcher, sweep.slurm, name, shape, commands, after)
+            for (point, _), job in zip(members, jobs, strict=True):
+                point.job, point.status = job, "submitted"
+                say(f"point {point.id}: job {job}: {' '.join(point.overrides)}")
+            after = jobs[0].partition("_")[0]
+
+    def _changed(self, sweep: SweepDir, point: PointRecord, state: slurm.JobState) -> None:
+        if not state.over:
+            point.status = "submitted" if state.state in ("PENDING", "CONFIGURING") else "running"
+            return
+        assert point.job is not None  # it has ended
+        _note(point, submitted.settle(_run_dir(sweep, point), point.job, state, sweep.slurm))
+
+
+def _run_dir(sweep: SweepDir, point: PointRecord) -> RunDir:
+    assert point.folder is not None  # _begin has chosen one
+    return sweep.point(point.folder)
+
+
+def _begin(sweep: SweepDir, point: PointRecord) -> RunConfig:
+    """Give a point a folder that no earlier try of it has; returns its configuration."""
+    point.folder, point.failure, point.job = _fresh(sweep, point.id), None, None
+    return compose([*point.overrides, f"name=point-{point.id}", submitted.at(_run_dir(sweep, point))])
+
+
+def _note(point: PointRecord, failure: Failure | None) -> None:
+    """Note how a point ended, and say why it failed."""
+    point.status = status_of(failure)
     point.failure = None if failure is None else msgspec.to_builtins(failure)
     if failure is not None:
         say(failure.text())
-    else:
-        analyse(made, stop, quiet=True)
-    sweep.write(done)
 
 
 def _fresh(sweep: SweepDir, point_id: str) -> str:
@@ -96,12 +197,6 @@ def _fresh(sweep: SweepDir, point_id: str) -> str:
     tries = (f"{point_id}-{number}" for number in range(2, 1000))
     names = [point_id, *tries]
     return next(name for name in names if not sweep.point(name).path.exists())
-
-
-def _quoted(path: Path) -> str:
-    """Return a path as a value of Hydra's grammar, whatever characters it holds."""
-    text = str(path.absolute()).replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{text}'"
 
 
 def _report(sweep: SweepDir, stop: Stop) -> None:

@@ -5,39 +5,46 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import psutil
 
 from rankscope.conf import PassDir, RunConfig, RunDir
-from rankscope.launch import processes
+from rankscope.launch import processes, slurm
 from rankscope.launch.environment import usable_cores
 from rankscope.launch.progress import Display, RankProgress, read_progress
 
 _STACK_WAIT_S = 3.0
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Which limit cut a pass, and that in words."""
+
+    kind: Literal["timeout", "stall", "time_limit"]
+    message: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a pass ended: torchrun's exit status, which limit cut it, if one did, and the ranks' last progress."""
+    """How a pass ended: torchrun's exit status, the limit that cut it, if one did, and the ranks' last progress."""
 
     returncode: int
-    cut: Literal["timeout", "stall"] | None
-    limit_s: float | None
+    cut: Cut | None
     progress: dict[int, RankProgress]
 
 
-def torchrun_command(config: RunConfig, run_dir: RunDir, name: str) -> list[str]:
-    """Return the command of one pass. Port 0 lets the system choose a free one; the id is the same on all nodes."""
+def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: Sequence[str]) -> list[str]:
+    """Return the command of one pass; `rendezvous` are the options that say where the nodes meet."""
     return [
         sys.executable,
         *("-m", "torch.distributed.run"),
         f"--nnodes={config.launch.nnodes}",
         f"--nproc-per-node={config.world_size // config.launch.nnodes}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={config.launch.rdzv_endpoint}",
+        *rendezvous,
         f"--rdzv-id={run_dir.path.name}-{name}",
         "--max-restarts=0",
         f"--log-dir={run_dir.for_pass(name).torchrun}",
@@ -62,8 +69,8 @@ def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]
     return {key: value for key, value in base.items() if key != "TORCHELASTIC_ERROR_FILE"} | added
 
 
-def run_pass(config: RunConfig, run_dir: RunDir, name: str, stop: processes.Stop) -> Ended:
-    """Run one pass to its end. However this returns or raises, no process of the run is left.
+def run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: processes.Stop) -> Ended:
+    """Run `command`, a pass, to its end. However this returns or raises, no process of the run is left.
 
     Raises `Interrupted` when a signal came, `OSError` when torchrun cannot be started or its log not be written.
     """
@@ -72,18 +79,16 @@ def run_pass(config: RunConfig, run_dir: RunDir, name: str, stop: processes.Stop
     if config.launch.nnodes == 1:  # else nobody knows yet which ranks are this node's
         for rank in range(config.world_size):
             pass_dir.rank(rank).path.mkdir(parents=True)
-    command, environment = torchrun_command(config, run_dir, name), rank_environment(config, run_dir, os.environ)
+    environment = rank_environment(config, run_dir, os.environ)
     with pass_dir.agent_log.open("wb") as log:
-        agent = processes.start(command, environment, stdout=log, stderr=subprocess.STDOUT)
+        agent = processes.start(list(command), environment, stdout=log, stderr=subprocess.STDOUT)
     try:
         cut = _watch(agent, config, pass_dir, stop)
         if cut is not None:
             _ask_for_stacks(run_dir, pass_dir)
     finally:
         processes.end(agent, run_dir.path, config.launch.grace_s)
-    limits = {"timeout": config.launch.timeout_s, "stall": config.launch.stall_timeout_s}
-    limit_s = limits[cut] if cut is not None else None
-    return Ended(returncode=agent.returncode, cut=cut, limit_s=limit_s, progress=read_progress(pass_dir))
+    return Ended(returncode=agent.returncode, cut=cut, progress=read_progress(pass_dir))
 
 
 def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
@@ -93,10 +98,9 @@ def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
     return [rank.rank for rank in pass_dir.ranks()]
 
 
-def _watch(
-    agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop
-) -> Literal["timeout", "stall"] | None:
+def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop) -> Cut | None:
     """Show progress until torchrun ends (None) or a limit is passed (which one)."""
+    limits, end = config.launch, slurm.end_of_job()
     begun = moved = time.monotonic()
     places: dict[int, tuple[int, int]] = {}
     with Display(pass_dir.name, config.world_size // config.launch.nnodes) as display:
@@ -109,10 +113,13 @@ def _watch(
             now = time.monotonic()
             if (current := {rank: progress.place for rank, progress in ranks.items()}) != places:
                 places, moved = current, now
-            if now - begun > config.launch.timeout_s:
-                return "timeout"
-            if now - moved > config.launch.stall_timeout_s:
-                return "stall"
+            if now - begun > limits.timeout_s:
+                return Cut("timeout", f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})")
+            if now - moved > limits.stall_timeout_s:
+                return Cut("stall", f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})")
+            if end is not None and time.time() > end - limits.reserve_s:
+                text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); ask it for more time"
+                return Cut("time_limit", text)
             time.sleep(processes.POLL_S)
     stop.check()
     return None

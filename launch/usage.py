@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from rankscope.conf import RunConfig
+from rankscope.conf.sections import SlurmConfig
 from rankscope.launch.compose import option_groups
 
 _HEAD = """\
@@ -24,6 +25,9 @@ time of a step goes. Nothing starts before the whole configuration is valid.
                   baselines that scaling needs; +sweep=NAME takes a named one:
                   weak, strong, buckets, loader, latency
   --resume SWEEP  run the missing and failed points of a sweep
+
+  hydra/launcher=slurm   a run, or each point of a sweep, as a job of SLURM;
+                         hydra.launcher.* says how it is submitted
 
   -h, --help      this text
   --cfg           print the composed configuration as YAML, start nothing
@@ -45,6 +49,8 @@ def usage() -> str:
     lines += _rows(RunConfig(), {name: hint for name, hint in hints.items() if name not in sections}, "")
     for name, section in sections.items():
         lines += ["", *_rows(section(), get_type_hints(section, include_extras=True), f"{name}.")]
+    lines += ["", "Keys of hydra/launcher=slurm:"]
+    lines += _rows(SlurmConfig(), get_type_hints(SlurmConfig, include_extras=True), "hydra.launcher.")
     return "\n".join(lines)
 
 
@@ -82,6 +88,8 @@ def _allowed(hint: Any) -> str:
         return " | ".join(map(str, args))
     if origin is list:
         return f"list of {_allowed(args[0])}"
+    if origin is dict:
+        return f"{{{_allowed(args[0])}: {_allowed(args[1])}}}"
     if _is_section(hint):
         return "{" + ", ".join(f"{field.name}: ..." for field in msgspec.structs.fields(hint)) + "}"
     if args:  # an optional value

@@ -5,12 +5,38 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rankscope.analysis import load, summarise
+from rankscope.analysis.summary import tables
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 OF_OPERATORS = ("cpu_op", "user_annotation", "gpu_user_annotation", "python_function")
+
+
+def test_of_two_passes_the_one_that_disturbs_less_is_analysed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(RUNS / "resnet_w2", run)
+    shutil.copytree(run / "passes" / "torch", run / "passes" / "light")
+    for rank in (0, 1):
+        path = run / "passes" / "light" / "ranks" / str(rank) / "steps.parquet"
+        table = pq.read_table(path)
+        shorter = pa.array([None if ns is None else ns - 1 for ns in table["device_ns"].to_pylist()], pa.int64())
+        pq.write_table(table.set_column(table.column_names.index("device_ns"), "device_ns", shorter), path)
+    analysis = load(run)
+    summary = summarise(analysis)
+    assert (analysis.pass_name, summary["pass"]) == ("light", "light")
+    assert set(summary["profiler_overhead"]) == {"torch", "light", "nsys"}
+    assert any(warning["kind"] == "light_pass" for warning in summary["warnings"])
+    steps = [pq.read_table(run / "passes" / "plain" / "ranks" / str(r) / "steps.parquet").to_pydict() for r in (0, 1)]
+    for row, table in zip(summary["memory"], steps, strict=True):
+        assert row["peak_bytes"] == max(table["memory_peak_bytes"]) >= row["allocated_bytes"] > 0
+        assert row["reserved_bytes"] == max(table["memory_reserved_bytes"])
+    assert len(tables(analysis)["operators"]), "operators come from the torch pass"
+    shutil.rmtree(run / "passes" / "light" / "ranks" / "1")
+    assert load(run).pass_name == "torch", "a light pass that lacks a rank"
 
 
 @pytest.mark.parametrize("name", ["resnet_w2", "images_w2"])

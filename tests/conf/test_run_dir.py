@@ -45,6 +45,14 @@ def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     assert list((tmp_path / "mine").iterdir()) == []
 
 
+def test_a_folder_that_was_handed_over_is_claimed_once_more(tmp_path: Path) -> None:
+    run_dir = RunDir.claim(tmp_path, "run", NOON)
+    run_dir.hand_over()
+    assert RunDir.claim(tmp_path, "run", NOON, run_dir.path) == run_dir
+    with pytest.raises(RunDirError, match="exists already"):
+        RunDir.claim(tmp_path, "run", NOON, run_dir.path)
+
+
 def test_the_record_keeps_what_was_written_before(tmp_path: Path) -> None:
     run_dir = RunDir.claim(tmp_path, "run", NOON)
     run_dir.write_record(status="running", overrides=["a=1"])

@@ -34,7 +34,6 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"backend": "nccl", "device": "cpu"}, ("backend=nccl", "device=cpu", "gloo")),
     ({"precision": {"name": "fp16"}, "device": "cpu"}, ("precision=fp16", "device=cpu", "bf16")),
     ({"world_size": 2, "scenario": {"fault": "raise", "rank": 2}}, ("scenario.rank=2", "0 to 1")),
-    ({"world_size": 2, "launch": {"nnodes": 2}}, ("run_dir=null", "launch.nnodes=2", "meet in the run folder")),
     ({"mode": "eval", "gradient_accumulation": 2}, ("gradient_accumulation=2", "mode=eval", "use 1")),
     ({"mode": "inference", "world_size": 2, "warmup_steps": 50}, ("world_size=2", "mode=inference", "one rank")),
     ({"mode": "inference", "warmup_steps": 50}, ("ddp.enabled=true", "mode=inference")),

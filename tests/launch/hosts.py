@@ -1,5 +1,6 @@
 """Two hosts on one machine: network namespaces with a host name, an address and a hosts file each. Needs root."""
 
+import itertools
 import os
 import shutil
 import subprocess
@@ -7,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_NAME = f"rs{os.getpid()}h"  # several test processes may have their own hosts
+import psutil
+
+_NAMES = (f"rs{os.getpid()}p{number}h" for number in itertools.count())  # pairs of several tests live side by side
 _INSIDE = 'hostname "$1"; mount --bind "$2" /etc/hosts; shift 2; exec "$@"'
+_END_S = 5.0
 
 
 def missing() -> str | None:
@@ -18,46 +22,80 @@ def missing() -> str | None:
     tools = [name for name in ("ip", "nsenter", "unshare", "mount") if shutil.which(name) is None]
     if tools:
         return f"not installed: {', '.join(tools)} (iproute2, util-linux)"
-    tried = subprocess.run(["ip", "netns", "add", f"{_NAME}0"], capture_output=True, text=True)
-    subprocess.run(["ip", "netns", "del", f"{_NAME}0"], capture_output=True)
+    name = next(_NAMES)
+    tried = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
     return None if tried.returncode == 0 else f"no network namespaces here: {tried.stderr.strip()}"
 
 
 class Hosts:
     """The hosts `host1` and `host2`; `command` puts a command on one of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str) -> None:
+        self._name = name
         self._files = {}
         for number in (1, 2):
             path = folder / f"hosts{number}"
             path.write_text("127.0.0.1 localhost\n10.87.0.1 host1\n10.87.0.2 host2\n")
             self._files[number] = path
 
+    def namespace(self, number: int) -> str:
+        """Return the name of a host's network namespace."""
+        return f"{self._name}{number}"
+
     def command(self, number: int, *command: str) -> list[str]:
         """Return `command` as it runs on host `number`."""
         inside = ["sh", "-c", _INSIDE, "sh", f"host{number}", str(self._files[number]), *command]
-        return ["nsenter", f"--net=/run/netns/{_NAME}{number}", "unshare", "--uts", "--mount", *inside]
+        return ["nsenter", f"--net=/run/netns/{self.namespace(number)}", "unshare", "--uts", "--mount", *inside]
+
+    def processes(self, *numbers: int) -> list[psutil.Process]:
+        """Return what runs on the hosts."""
+        found = []
+        for number in numbers:
+            pids = subprocess.run(["ip", "netns", "pids", self.namespace(number)], capture_output=True, text=True)
+            for pid in pids.stdout.split():
+                try:
+                    found.append(psutil.Process(int(pid)))
+                except psutil.NoSuchProcess:
+                    continue
+        return found
 
     def cut(self) -> None:
         """Take the link between the hosts down."""
-        _ip("-n", f"{_NAME}2", "link", "set", "rsv2", "down")
+        _ip("-n", self.namespace(2), "link", "set", "rsv2", "down")
+
+    def mend(self) -> None:
+        """Take the link up again."""
+        _ip("-n", self.namespace(2), "link", "set", "rsv2", "up")
 
 
 @contextmanager
 def two_hosts(folder: Path) -> Iterator[Hosts]:
-    """Make the two hosts, and take them away at the end."""
+    """Make the two hosts, and take them away at the end with whatever runs on them."""
+    hosts = Hosts(folder, next(_NAMES))
+    names = {number: hosts.namespace(number) for number in (1, 2)}
     try:
         for number in (1, 2):
-            _ip("netns", "add", f"{_NAME}{number}")
-        _ip("link", "add", "rsv1", "netns", f"{_NAME}1", "type", "veth", "peer", "name", "rsv2", "netns", f"{_NAME}2")
+            _ip("netns", "add", names[number])
+        _ip("link", "add", "rsv1", "netns", names[1], "type", "veth", "peer", "name", "rsv2", "netns", names[2])
         for number in (1, 2):
-            _ip("-n", f"{_NAME}{number}", "addr", "add", f"10.87.0.{number}/24", "dev", f"rsv{number}")
+            _ip("-n", names[number], "addr", "add", f"10.87.0.{number}/24", "dev", f"rsv{number}")
             for link in (f"rsv{number}", "lo"):
-                _ip("-n", f"{_NAME}{number}", "link", "set", link, "up")
-        yield Hosts(folder)
+                _ip("-n", names[number], "link", "set", link, "up")
+        yield hosts
     finally:
-        for number in (1, 2):
-            subprocess.run(["ip", "netns", "del", f"{_NAME}{number}"], capture_output=True)
+        _end(hosts.processes(1, 2))
+        for name in names.values():
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=_END_S)
+    for process in alive:
+        process.kill()
+    psutil.wait_procs(alive, timeout=_END_S)
 
 
 def _ip(*arguments: str) -> None:

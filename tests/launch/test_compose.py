@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from rankscope.conf import ConfigError, RunConfig, parse_config
-from rankscope.launch.compose import compose, keys, option_groups
+from rankscope.conf.sections import SlurmConfig
+from rankscope.launch.compose import compose, keys, option_groups, submission
 from rankscope.launch.usage import usage
 
 OPTIONS = [(group, option) for group, options in option_groups().items() for option in options]
@@ -28,6 +29,32 @@ REFUSED = [
     ("name=${nowhere}", ("nowhere", "name")),
     ("batch_size=${oc.env:RANKSCOPE_NOT_SET}", ("RANKSCOPE_NOT_SET", "batch_size")),
 ]
+
+
+SUBMISSIONS_REFUSED = [
+    (["hydra.launcher.partition=main"], ("hydra.launcher.partition", "hydra/launcher=slurm")),
+    (["hydra/launcher=slurm", "hydra.launcher.partitio=main"], ("did you mean hydra.launcher.partition",)),
+    (["hydra/launcher=lsf"], ("hydra/launcher=lsf", "basic, slurm")),
+    (["hydra/launcher=slurm", "hydra.launcher.timeout_min=0"], ("hydra.launcher.timeout_min=0", ">= 1")),
+    (["hydra/launcher=slurm", "hydra.launcher.mem_gb=1,2"], ("hydra.launcher.mem_gb", "several values")),
+]
+
+
+def test_how_a_run_is_submitted_is_no_part_of_it() -> None:
+    launcher, rest = submission(["hydra/launcher=slurm", "world_size=2", "hydra.launcher.partition=gpu"])
+    assert launcher == SlurmConfig(partition="gpu") and rest == ["world_size=2"]
+    assert submission(["world_size=2"]) == (None, ["world_size=2"])
+    assert submission(["hydra/launcher=basic"]) == (None, [])
+
+
+@pytest.mark.parametrize(("overrides", "parts"), SUBMISSIONS_REFUSED)
+def test_refusal_of_a_submission(overrides: list[str], parts: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError) as refused:
+        submission(overrides)
+    message = str(refused.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
 
 
 def test_no_override_gives_the_defaults_of_the_schema() -> None:

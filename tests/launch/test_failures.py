@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ class Case:
     overrides: tuple[str, ...] = ()
     status: int = 3
     records: bool = False
+    job_s: int | None = None  # in a job of SLURM that has so many seconds left
 
 
 CASES = [
@@ -49,14 +51,25 @@ CASES = [
         overrides=("passes=[plain]", "launch.timeout_s=15"),
         status=2,
     ),
+    Case(
+        fault="hang",
+        kind="time_limit",
+        said=("rank 1", "SLURM ends this job within 5 s", "launch.reserve_s", "_hang"),
+        overrides=("passes=[plain]", "launch.reserve_s=5"),
+        status=2,
+        job_s=20,
+    ),
 ]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.fault}-{case.kind}")
 @pytest.mark.usefixtures("stub_analysis")
 def test_first_cause_is_named_and_records_are_kept(
-    case: Case, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    case: Case, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if case.job_s is not None:
+        monkeypatch.setenv("SLURM_JOB_ID", "1")
+        monkeypatch.setenv("SLURM_JOB_END_TIME", str(int(time.time()) + case.job_s))
     run_dir = tmp_path / "run"
     fault = ("passes=[torch]", f"scenario.fault={case.fault}", "scenario.rank=1", "scenario.step=3")
     status = main([*TINY, *fault, f"run_dir={run_dir}", *case.overrides])

@@ -9,7 +9,7 @@ import pytest
 from rankscope.conf import PassDir
 from rankscope.launch.failure import Failure, failure_of, main_stack, missing_file
 from rankscope.launch.progress import RankProgress
-from rankscope.launch.torchrun import Ended
+from rankscope.launch.torchrun import Cut, Ended
 
 ENTRY = """[{number}]:
   time      : 2026-01-02_12:00:{second:02d}
@@ -37,7 +37,7 @@ def failed(folder: Path, exits: dict[int, tuple[int, int]], errors: dict[int, st
             json.dumps({"message": {"message": message, "extraInfo": {"py_callstack": "trace", "timestamp": "1"}}})
         )
         os.utime(path, (exits[rank][0], exits[rank][0]))
-    failure = failure_of(pass_dir, Ended(returncode=1, cut=None, limit_s=None, progress={}), range(len(exits)), 0.0)
+    failure = failure_of(pass_dir, Ended(returncode=1, cut=None, progress={}), range(len(exits)), 0.0)
     assert failure is not None
     return failure
 
@@ -125,7 +125,9 @@ def test_the_rank_that_the_others_wait_for(
         pass_dir.rank(number).path.mkdir(parents=True)
         pass_dir.rank(number).stack.write_text(stack)
     progress = {number: RankProgress(phase=phase, step=step, of=9) for number, (phase, step, _) in said.items()}
-    failure = failure_of(pass_dir, Ended(returncode=-9, cut="stall", limit_s=5.0, progress=progress), range(2), 0.0)
+    failure = failure_of(
+        pass_dir, Ended(returncode=-9, cut=Cut("stall", "no rank made progress"), progress=progress), range(2), 0.0
+    )
     assert failure is not None
     assert failure.rank == rank
     assert part in failure.message

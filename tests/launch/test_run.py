@@ -80,7 +80,9 @@ def test_exit_status_of_the_analysis_is_kept(
 
 
 def test_the_command_of_a_pass() -> None:
-    command = torchrun_command(compose(["world_size=4"]), RunDir(Path("runs/a")), "torch")
+    command = torchrun_command(
+        compose(["world_size=4"]), RunDir(Path("runs/a")), "torch", ["--rdzv-endpoint=localhost:0"]
+    )
     assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert {"--nproc-per-node=4", "--rdzv-endpoint=localhost:0", "--rdzv-id=a-torch", "--max-restarts=0"} < set(command)
     assert command[-4:] == ["-m", "rankscope.harness", "runs/a", "torch"]

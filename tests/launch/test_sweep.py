@@ -59,6 +59,12 @@ def test_a_baseline_has_no_planted_fault() -> None:
         assert compose(wanted).scenario.fault == "none"
 
 
+def test_a_baseline_of_several_nodes_is_on_one() -> None:
+    points = plan(["world_size=4", "launch.nnodes=2"], cores=8)
+    assert [compose(point.overrides).launch.nnodes for point in points] == [1, 1, 2]
+    assert {compose(point.overrides).threads for point in points} == {4}  # two ranks a node share 8 cores
+
+
 def test_named_sweeps_compose_and_own_keys_win() -> None:
     for name in ("weak", "strong", "buckets", "loader", "latency"):
         assert len(plan([f"+sweep={name}"])) > 3
@@ -75,6 +81,8 @@ def test_named_sweeps_compose_and_own_keys_win() -> None:
         (["-m", "batch_size=4,no"], "batch_size='no'"),
         (["-m", "model=gpt,nope"], "model=nope"),
         (["--resume", "nowhere"], "not a rankscope sweep"),
+        (["-m", "world_size=2", "launch.nnodes=1,2"], "hydra/launcher=slurm"),
+        (["-m", "world_size=1,2", "hydra/launcher=slurm"], "hydra.launcher.cpus_per_task"),
     ],
 )
 def test_refused_before_anything_runs(
