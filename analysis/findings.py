@@ -49,7 +49,7 @@ _SAME_TIME = (
     ),
 )
 _OF_THE_HOST = ("host_gap", "host_bound_launch", "straggler_host", "sync_in_loop")
-_IDLE = ("host_gap", "host_bound_launch", "sync_in_loop", "data_stall", "first_batch", "copy_bound", "memory_pressure")
+_IDLE = ("host_gap", "host_bound_launch", "data_stall", "first_batch", "copy_bound", "memory_pressure")
 
 
 def find(facts: Facts, limits: Limits) -> list[Finding]:
@@ -117,13 +117,13 @@ def _corrected(
     gain = finding.recoverable_ms
     if gain is None:
         return finding
-    at_most = None if room is None else room.for_finding(finding.id, finding.ranks)
+    rare = finding.evidence.get("verdict") == "intermittent"  # the median plain step is one without it
+    at_most = None if room is None or rare else room.for_finding(finding.id, finding.ranks)
     left = round(max(0.0, min(gain - added_ms, gain if at_most is None else at_most)), 4)
     if left >= gain:
         return finding
     share = left / step_ms if step_ms else 0.0
-    smallest = limits.sync_share if finding.id == "sync_in_loop" else limits.reported
-    if share < smallest and finding.id in _IDLE:
+    if share < limits.reported and finding.id in _IDLE:
         return None
     evidence = finding.evidence | {"traced_ms": gain}
     evidence |= {"added_by_profiler_ms": round(added_ms, 4)} if added_ms else {}

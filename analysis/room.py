@@ -30,9 +30,11 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         return None if step_ms is None or not len(steps) else cls(step_ms=step_ms, steps=steps)
 
     def for_finding(self, name: str, ranks: list[int]) -> float | None:
-        """Return the most (ms a step) that a fix of a finding can bring; None where computing itself would shrink.
+        """Return the most (ms a step) that a fix of a finding can bring; None where that cannot be said.
 
-        A late rank that is mended is as fast as the others, so theirs is the device's time that is left.
+        It cannot where computing itself would shrink, and where the device computed for longer in the traced pass
+        than the whole plain step takes. A late rank that is mended is as fast as the others, so theirs is the
+        device's time that is left.
         """
         if name in _OF_COMPUTING:
             return None
@@ -43,4 +45,5 @@ class Room(msgspec.Struct, frozen=True, kw_only=True):
         if name not in _OF_TRANSFERS:
             busy = busy + np.where(table["exposed_transfer_ns"] == UNKNOWN, 0, table["exposed_transfer_ns"])
         longest = [busy[table["step"] == step].max() for step in np.unique(table["step"]).tolist()]
-        return max(0.0, self.step_ms - float(np.mean(longest)) * 1e-6)
+        left = self.step_ms - float(np.mean(longest)) * 1e-6
+        return left if left > 0 else None

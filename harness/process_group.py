@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -110,10 +111,18 @@ def of_script(timeout_s: float, name: str = "control") -> tuple[RankContext, str
         return context_of(device, backend, None), f"{error} of the first: ranks do not begin together"
 
 
+_kept: list[Any] = []
+
+
 def leave(context: RankContext) -> None:
-    """End the process groups; only after success, since after a failure the other ranks may never answer."""
-    context.barrier()
-    if dist.is_initialized():
+    """End the process groups; only after success, since after a failure the other ranks may never answer.
+
+    The groups themselves are kept until the process ends. Gloo's destructor waits, with the interpreter's lock in
+    hand, for a thread that may need that lock to let go of the last collective: one rank in a hundred hung so.
+    """
+    if context.backend is not None:
+        context.barrier()
+        _kept.extend((context.control, dist.group.WORLD))
         dist.destroy_process_group()
 
 

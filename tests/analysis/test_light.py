@@ -39,6 +39,25 @@ def test_of_two_passes_the_one_that_disturbs_less_is_analysed(tmp_path: Path) ->
     assert load(run).pass_name == "torch", "a light pass that lacks a rank"
 
 
+def test_a_late_host_recorded_on_two_h100s(tmp_path: Path) -> None:
+    """40 ms of sleep a step on rank 1, of which the queue of its GPU hides a part.
+
+    The torch pass made steps 1.35 times as long, so a light one had followed. Without the fault a plain step took
+    32.10 ms on the same machine, so the fault costs 57.63 - 32.10 = 25.5 ms.
+    """
+    shutil.copytree(RUNS / "slow_host_w2", tmp_path / "run")
+    found = summarise(load(tmp_path / "run"))
+    assert (found["pass"], found["steps"]) == ("light", [11, 12, 13, 14])
+    late = found["stragglers"]
+    assert (late["verdict"], late["rank"], late["cause"]) == ("persistent", 1, "host")
+    assert late["confirmed_by_plain"] is True, "the other rank's backward pass waits in the plain pass too"
+    (finding,) = [item for item in found["findings"] if item["id"] == "straggler_host"]
+    assert finding["recoverable_ms"] == pytest.approx(57.63 - 32.10, rel=0.1)
+    overhead = found["profiler_overhead"]
+    assert overhead["torch"] > 1.3 > 1.15 > overhead["light"]
+    assert {call["bytes"] for call in found["collectives"]} == {29380608, 29376512, 120864768}, "as rank.json has them"
+
+
 @pytest.mark.parametrize("name", ["resnet_w2", "images_w2"])
 def test_without_cpu_records_the_breakdown_is_the_same(name: str, tmp_path: Path) -> None:
     full = load(RUNS / name)
