@@ -15,8 +15,8 @@ from rankscope.analysis.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.trace import end_of
 
 ACTIVITY = (
-    "step", "kernels", "kernel_ns", "kernel_p50_ns", "matmul_ns", "tensor_ns", "h2d_ns", "pageable_ns", "mallocs",
-    "malloc_idle_ns", "syncs", "sync_idle_ns",
+    "step", "kernels", "kernel_ns", "kernel_p50_ns", "matmul_ns", "tensor_ns", "h2d_ns", "d2h_ns", "pageable_ns",
+    "mallocs", "malloc_idle_ns", "syncs", "sync_idle_ns",
 )  # fmt: skip
 SYNCS = ("step", "call", "operator", "range", "count", "wait_ns", "idle_ns")
 
@@ -33,6 +33,7 @@ _TENSOR = re.compile(
 _NO_TENSOR = re.compile(r"simt|sgemm|gemv|ffma|_scalar_")
 _PAGEABLE = re.compile(r"pageable", re.I)
 _HTOD = re.compile(r"HtoD|Host.to.Device|-> Device", re.I)
+_DTOH = re.compile(r"DtoH|Device.to.Host|Device -> (?:Host|Pinned|Pageable)", re.I)
 _WINDOW_MARK = re.compile(r"ProfilerStep#|iteration", re.I)
 
 
@@ -84,11 +85,12 @@ def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
         "matmul_ns": np.array([is_matmul(word) for word in names] + [False]),
         "tensor_ns": np.array([uses_tensor_cores(word) for word in names] + [False]),
         "h2d_ns": np.array([_HTOD.search(word) is not None for word in names] + [False]),
+        "d2h_ns": np.array([_DTOH.search(word) is not None for word in names] + [False]),
         "pageable_ns": np.array([_PAGEABLE.search(word) is not None for word in names] + [False]),
     }
     took = kernels["end"] - kernels["start"]
     compute, copy = kernels["role"] == COMPUTE, kernels["role"] == COPY
-    own = {"matmul_ns": compute, "tensor_ns": compute, "h2d_ns": copy, "pageable_ns": copy}
+    own = {"matmul_ns": compute, "tensor_ns": compute, "h2d_ns": copy, "d2h_ns": copy, "pageable_ns": copy}
     found = {name: _sum(kernels["step"], took * (marks[name][kernels["name"]] & own[name]), steps) for name in marks}
     found["kernels"] = _count(kernels["step"][compute], steps)
     found["kernel_ns"] = _sum(kernels["step"], took * compute, steps)

@@ -14,6 +14,10 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         "the device waits for copies: pinned memory and copies that the host does not wait for",
         ("data.pin_memory=true", "data.non_blocking=true"),
     ),
+    "copy_bound_to_host": (
+        "the device waits for copies to the host inside the step: keep results on the device, or copy them less often",
+        (),
+    ),
     "host_bound_launch": (
         "kernels are shorter than the time to launch them: CUDA graphs, or a larger batch",
         ("compile=reduce-overhead",),
@@ -24,6 +28,10 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "host_gap_cpu": ("nothing computes while Python runs between operators: a larger batch, or compilation", ()),
     "sync_in_loop": ("the host waits for the device inside the step: take these calls out of the loop", ()),
+    "sync_of_ddp": (
+        "DDP reads its own timers in the first ten steps of a job, and waits for the device: record later steps",
+        ("profile.wait=9",),
+    ),
     "small_kernels": (
         "many short kernels: fuse them (compilation, a fused optimizer), or a larger batch",
         ("compile=default", "optimizer.impl=fused"),

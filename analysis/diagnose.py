@@ -63,7 +63,7 @@ def ceilings_of(path: Path | None, run_dir: RunDir | None) -> ceilings.Ceilings 
     return None if run_dir is None else ceilings.of_run(rank_infos(run_dir), cache_folder())
 
 
-def rank_infos(run_dir: RunDir, passes: tuple[str, ...] = ("plain", "torch", "nsys")) -> list[dict[str, Any]]:
+def rank_infos(run_dir: RunDir, passes: tuple[str, ...] = ("plain", "torch", "light", "nsys")) -> list[dict[str, Any]]:
     """Return rank.json of every rank of the first pass that has them."""
     for name in passes:
         infos = []
@@ -82,7 +82,7 @@ def _clocks(run_dir: RunDir) -> dict[int, dict[str, float]]:
     import pyarrow.parquet as pq
 
     found = {}
-    for name in ("plain", "torch", "nsys"):
+    for name in ("plain", "torch", "light", "nsys"):
         for rank_dir in run_dir.for_pass(name).ranks():
             try:
                 rows = pq.read_table(rank_dir.steps).to_pylist()

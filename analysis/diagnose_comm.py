@@ -81,8 +81,11 @@ def no_overlap(facts: Facts, limits: Limits) -> Finding | None:
     if overlap >= limits.no_overlap_ratio or per_step > 2:
         return None
     evidence = {"overlap_ratio": round(overlap, 4), "all_reduces_per_step": round(per_step, 2)}
-    overrides = [_smaller_buckets(facts)]
-    return finding("no_overlap", facts, limits, gain_ns=gain, evidence=evidence, overrides=overrides)
+    override = _smaller_buckets(facts)
+    moved = float(calls["bytes"][calls["bytes"] > 0].sum()) / facts.count
+    if moved:  # the last bucket cannot be hidden, however small the others are
+        gain *= max(0.0, 1 - float(override.rpartition("=")[2]) * 2**20 / moved)
+    return finding("no_overlap", facts, limits, gain_ns=gain, evidence=evidence, overrides=[override])
 
 
 def large_last_bucket(facts: Facts, limits: Limits) -> Finding | None:

@@ -6,6 +6,8 @@ FLOPs and measured ceilings where both are known.
 
 import statistics
 
+import numpy as np
+
 from rankscope.analysis.facts import Facts, Finding, finding
 from rankscope.analysis.limits import Limits
 
@@ -81,5 +83,6 @@ REASONS = {
 def _matmul_share(facts: Facts, limits: Limits) -> float | None:
     """Return the share of matrix products in the computing time; None where the device is not busy enough."""
     whole = facts.mean("kernel_ns")
-    busy = float(facts.steps["compute_ns"].sum()) / float(facts.steps["step_ns"].sum())
+    exposed = np.maximum(0, facts.steps["exposed_comm_ns"])  # what is left of the step is the computing's and idle
+    busy = float(facts.steps["compute_ns"].sum()) / max(1.0, float((facts.steps["step_ns"] - exposed).sum()))
     return facts.mean("matmul_ns") / whole if whole and busy >= limits.busy_share else None

@@ -30,13 +30,18 @@ def first_batch(facts: Facts, limits: Limits) -> Finding | None:
 def copy_bound(facts: Facts, limits: Limits) -> Finding | None:
     """The device waits for copies."""
     evidence: dict[str, Any] = {}
-    copies = facts.mean("h2d_ns")
+    down, copies = facts.mean("d2h_ns"), facts.mean("h2d_ns") + facts.mean("d2h_ns")
     if copies:
         evidence["pageable_share"] = round(facts.mean("pageable_ns") / copies, 4)
-    overrides = None
-    if copies and evidence["pageable_share"] < limits.pageable_share:
+        evidence["to_host_share"] = round(down / copies, 4)
+    overrides, advice = None, None
+    if down > copies / 2:
+        overrides, advice = [], "copy_bound_to_host"
+    elif copies and evidence["pageable_share"] < limits.pageable_share:
         overrides = ["data.non_blocking=true"]
-    return _removable("copy_bound", "copy_ns", facts, limits, column="copy", evidence=evidence, overrides=overrides)
+    return _removable(
+        "copy_bound", "copy_ns", facts, limits, column="copy", evidence=evidence, overrides=overrides, advice=advice
+    )
 
 
 def host_gap(facts: Facts, limits: Limits) -> Finding | None:
@@ -63,12 +68,14 @@ def sync_in_loop(facts: Facts, limits: Limits) -> Finding | None:
     if gain < limits.sync_share * facts.step_ns or not facts.activity["syncs"].any():
         return None
     ranks = [rank for rank, value in facts.per_rank(facts.activity["syncs"]).items() if value > 0]
+    places = _places(facts)
     evidence = {
         "syncs_per_step": round(float(facts.activity["syncs"].mean()), 2),
         "idle_behind_ms": ms(float(facts.activity["sync_idle_ns"].mean())),
-        "places": _places(facts),
+        "places": places,
     }
-    return finding("sync_in_loop", facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence)
+    advice = "sync_of_ddp" if _ddp_times_itself(places) else None
+    return finding("sync_in_loop", facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence, advice=advice)
 
 
 def small_kernels(facts: Facts, limits: Limits) -> Finding | None:
@@ -96,6 +103,12 @@ def _launch_ns(facts: Facts) -> float:
     host = steps["host_end_ns"] - steps["host_start_ns"] - np.maximum(steps["data_wait_ns"], 0)
     launches = np.maximum(steps["launches"], 1)
     return float(np.median(host / launches))
+
+
+def _ddp_times_itself(places: list[dict[str, Any]]) -> bool:
+    """Whether the costliest wait is DDP's own: it reads its timers' events in the first ten steps of a job."""
+    first = places[0] if places else {}
+    return first.get("call") == "cudaEventSynchronize" and first.get("range") == "DistributedDataParallel.forward"
 
 
 def _places(facts: Facts) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ class Args(
     rename={
         "external_id": "External id",
         "external_id_before_1_12": "external id",
+        "occupancy": "est. achieved occupancy %",
         "collective": "Collective name",
         "in_nelems": "In msg nelems",
         "out_nelems": "Out msg nelems",
@@ -28,6 +29,7 @@ class Args(
     device: Any = None
     stream: Any = None
     bytes: Any = None
+    occupancy: Any = None
     collective: Any = None
     in_nelems: Any = None
     out_nelems: Any = None

@@ -12,6 +12,7 @@ from rankscope.analysis import diagnose_comm, diagnose_device, diagnose_host
 from rankscope.analysis.advice import ADVICE
 from rankscope.analysis.facts import Facts, Finding, severity
 from rankscope.analysis.limits import Limits
+from rankscope.analysis.room import Room
 
 RULES: tuple[Callable[[Facts, Limits], Finding | None], ...] = (
     diagnose_device.throttled,
@@ -34,7 +35,21 @@ RULES: tuple[Callable[[Facts, Limits], Finding | None], ...] = (
     diagnose_device.compute_bound,
 )
 _ROUGH_ON_A_CPU = ("exposed_comm", "no_overlap", "large_last_bucket", "small_buckets")
-_OF_THE_HOST = ("host_gap", "host_bound_launch", "straggler_host")
+_SAME_TIME = (
+    ("data_stall", "first_batch", "straggler_data"),
+    ("copy_bound", "straggler_copy"),
+    ("host_gap", "host_bound_launch", "straggler_host"),
+    (
+        "exposed_comm",
+        "no_overlap",
+        "large_last_bucket",
+        "small_buckets",
+        "sync_every_micro_step",
+        "unused_parameters_scan",
+    ),
+)
+_OF_THE_HOST = ("host_gap", "host_bound_launch", "straggler_host", "sync_in_loop")
+_IDLE = ("host_gap", "host_bound_launch", "data_stall", "first_batch", "copy_bound", "memory_pressure")
 
 
 def find(facts: Facts, limits: Limits) -> list[Finding]:
@@ -62,37 +77,70 @@ def _ranked(found: list[Finding]) -> list[Finding]:
 
 
 def without_profiler(
-    found: list[Finding], step_ms: float | None, extra_ms: float | None, confirmed: bool | None, limits: Limits
+    found: list[Finding],
+    step_ms: float | None,
+    extra_ms: float | None,
+    confirmed: bool | None,
+    limits: Limits,
+    room: Room | None = None,
 ) -> list[Finding]:
-    """Take off what profiling itself added to a step (`extra_ms`, None when unknown) from what a fix would bring.
+    """Correct what a fix would bring by what the plain pass says.
 
-    `step_ms` is the step without it. The profiler slows the host: so that time lies in gaps between launches, and a
-    rank that is late only because it is traced has nothing to fix. Without a plain pass nobody knows how much of the
-    host's time is the profiler's own, so a finding about the host is then medium at most.
+    `step_ms` is the step without a profiler, `extra_ms` what profiling adds to it (None when unknown), `room` what a
+    fix can bring at most. The profiler slows the host: so its time lies in gaps between launches, and a rank that is
+    late only because it is traced has nothing to fix. Without a plain pass nobody knows how much of the host's time
+    is the profiler's own, so a finding about the host is then medium at most.
     """
     result = []
     for finding in found:
-        gain = finding.recoverable_ms
         if finding.id.startswith("straggler") and confirmed is False:
             evidence = finding.evidence | {"confirmed_by_plain": False}
             changes = {"recoverable_ms": 0.0, "severity": "low", "evidence": evidence, "overrides": []}
-            finding = msgspec.structs.replace(finding, **changes, advice=ADVICE["unconfirmed"][0])
-        elif finding.id in _OF_THE_HOST and gain is not None and extra_ms is None:
+            result.append(msgspec.structs.replace(finding, **changes, advice=ADVICE["unconfirmed"][0]))
+        elif finding.id in _OF_THE_HOST and extra_ms is None and finding.recoverable_ms is not None:
             evidence = finding.evidence | {"under_the_profiler_only": True}
             capped = "medium" if finding.severity == "high" else finding.severity
-            finding = msgspec.structs.replace(finding, severity=capped, evidence=evidence)
-        elif finding.id == "straggler_host" and confirmed:
-            pass  # the plain pass shows it in full
-        elif finding.id in _OF_THE_HOST and gain is not None and extra_ms is not None:
-            left = round(max(0.0, gain - max(0.0, extra_ms)), 4)
-            share = left / step_ms if step_ms else 0.0
-            if share < limits.reported and not finding.id.startswith("straggler"):
-                continue
-            evidence = finding.evidence | {"traced_ms": gain, "added_by_profiler_ms": round(extra_ms, 4)}
-            changes = {"recoverable_ms": left, "evidence": evidence, "severity": severity(share, limits)}
-            finding = msgspec.structs.replace(finding, **changes)
-        result.append(finding)
+            result.append(msgspec.structs.replace(finding, severity=capped, evidence=evidence))
+        else:
+            added = max(0.0, extra_ms or 0.0) if finding.id in _OF_THE_HOST else 0.0
+            if finding.id.startswith("straggler") and confirmed:
+                added = 0.0  # the plain pass shows it in full
+            kept = _corrected(finding, added, room, step_ms, limits)
+            result += [] if kept is None else [kept]
     return _ranked(result)
+
+
+def _corrected(
+    finding: Finding, added_ms: float, room: Room | None, step_ms: float | None, limits: Limits
+) -> Finding | None:
+    """Take off what the profiler added, and what is beyond the room; None for what is then too small to report."""
+    gain = finding.recoverable_ms
+    if gain is None:
+        return finding
+    rare = finding.evidence.get("verdict") == "intermittent"  # the median plain step is one without it
+    at_most = None if room is None or rare else room.for_finding(finding.id, finding.ranks)
+    left = round(max(0.0, min(gain - added_ms, gain if at_most is None else at_most)), 4)
+    if left >= gain:
+        return finding
+    share = left / step_ms if step_ms else 0.0
+    if share < limits.reported and finding.id in _IDLE:
+        return None
+    evidence = finding.evidence | {"traced_ms": gain}
+    evidence |= {"added_by_profiler_ms": round(added_ms, 4)} if added_ms else {}
+    evidence |= {} if at_most is None else {"at_most_ms": round(at_most, 4)}
+    return msgspec.structs.replace(finding, recoverable_ms=left, evidence=evidence, severity=severity(share, limits))
+
+
+def with_shared_time(found: list[Finding]) -> list[Finding]:
+    """Say of a finding which costlier one, further up, holds the same time: a fix brings it once."""
+    result: list[Finding] = []
+    for item in found:
+        group = next((names for names in _SAME_TIME if item.id in names), ())
+        before = next((other.id for other in result if other.id in group and other.recoverable_ms), None)
+        if before is not None and item.recoverable_ms:
+            item = msgspec.structs.replace(item, evidence=item.evidence | {"same_time_as": before})
+        result.append(item)
+    return result
 
 
 def distorts(overhead: float | None, profiler: str, ranks: list[int], limits: Limits) -> Finding | None:

@@ -166,6 +166,7 @@ class Builder:
             "correlation": integers(item.correlation for item in args),
             "external_id": _external_ids(args),
             "bytes": integers(item.bytes for item in args),
+            "occupancy": integers(item.occupancy for item in args),
             **self._collective(args),
         }
 

@@ -173,6 +173,7 @@ class _Reader:
             "correlation": joined["correlationId"],
             "external_id": np.full(len(size), UNKNOWN),
             "bytes": size,
+            "occupancy": np.full(len(size), UNKNOWN),
         }
         table = Table(columns | _no_collective(len(size)))
         return Table({name: table[name] for name in DEVICE_COLUMNS + COLLECTIVE_COLUMNS}), joined["globalPid"] >> 24

@@ -59,6 +59,7 @@ def kernels_by_name(analysis: "Analysis") -> Table:
         total, calls = _summed(index, took, len(names)), np.bincount(index, minlength=len(names))
         first = np.unique(table["name"], return_index=True)[1]
         words = [table.words["name"][code] for code in names.tolist()]
+        occupancy = _occupancy(table, index, took, len(names))
         classes = [_class(word, int(table["role"][row])) for word, row in zip(words, first.tolist(), strict=True)]
         codes, kinds = encode(classes)
         own = Table(
@@ -70,11 +71,24 @@ def kernels_by_name(analysis: "Analysis") -> Table:
                 "total_ns": total,
                 "mean_ns": total // np.maximum(calls, 1),
                 "share": _share(total, _steps_ns(analysis, data)),
+                "occupancy": occupancy,
             },
             {"name": words, "class": kinds},
         )
         parts.append(own.take(np.argsort(-total, kind="stable")))
     return Table.concat(parts) if parts else _empty(("name", "class"), ("rank", "calls", "total_ns", "mean_ns"))
+
+
+def _occupancy(table: Table, index: Column, took: Column, count: int) -> Column:
+    """Return each name's estimated occupancy (share of the warps that fit, mean by time), NaN where unknown.
+
+    A kernel that runs has some: the profiler's 0 means that it could not tell (it does not know a kernel's shared
+    memory beyond the usual limit).
+    """
+    known = table["occupancy"] > 0
+    weight = np.bincount(index, weights=took * known, minlength=count)
+    whole = np.bincount(index, weights=took * known * np.maximum(table["occupancy"], 0) / 100, minlength=count)
+    return np.where(weight > 0, whole / np.maximum(weight, 1), np.nan)
 
 
 def _class(kernel: str, role: int) -> str:

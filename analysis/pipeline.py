@@ -78,7 +78,13 @@ class Analysis(msgspec.Struct, kw_only=True):
     findings: list[facts.Finding]
     options: Options = Options()
     run_dir: RunDir | None = None
+    pass_name: str | None = None  # of `run_dir`: the pass that was analysed
     ceilings: Ceilings | None = None  # what the recording node can do, where it was measured
+
+    @property
+    def profiler(self) -> str:
+        """The pass that was analysed (torch, light, nsys); of traces from elsewhere, the one that they resemble."""
+        return self.pass_name or ("nsys" if self.ranks[0].source == "nsys" else "torch")
 
     @property
     def analysed_steps(self) -> Table:
@@ -126,7 +132,7 @@ def load(*paths: str | Path, options: Options | None = None) -> Analysis:
         data = nsys_sizes.borrow(data, Path(paths[0]))
     notices = [*found.notices, *notices, *more]
     analysis = analyse_ranks(data, options, world_size=found.world_size, run_dir=found.run_dir)
-    return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices])
+    return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices], pass_name=found.pass_name)
 
 
 def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size: int | None = None) -> Analysis:

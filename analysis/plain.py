@@ -113,21 +113,22 @@ def step_times(passed: PassSteps) -> Column:
 
 
 def confirm(verdict: Verdict, plain: PassSteps) -> bool | None:
-    """Return whether the plain pass shows the late rank too, by its own segments; None when it cannot tell.
+    """Return whether the plain pass shows the late rank too; None when it cannot tell.
 
-    A slow backward cannot be seen there: the all-reduces at its end equalise the ranks' times.
+    It shows in the rank's own segments, or in the others' backward pass, which lasts until the late rank's gradients
+    have come. A slow backward cannot be seen there: the all-reduces at its end equalise the ranks' times.
     """
-    if verdict.rank is None or verdict.lateness_ns is None or verdict.rank not in plain.ranks:
+    rank, lateness_ns, cause = verdict.rank, verdict.lateness_ns, verdict.cause
+    columns = {"compute": "forward_ns", "data": "data_wait_ns", "host": "launch_ns", "copy": "h2d_ns"}
+    if rank is None or lateness_ns is None or rank not in plain.ranks or cause not in columns:
         return None
-    columns = {"compute": ("forward_ns",), "data": ("data_wait_ns",), "host": ("launch_ns",), "copy": ("h2d_ns",)}
-    for cause, names in columns.items():
-        if verdict.cause == cause:
-            excess = [_excess(plain, verdict.rank, name) for name in names]
-            if any(value is None for value in excess):
-                return None
-            shown = any(value is not None and value >= _CONFIRMED * verdict.lateness_ns for value in excess)
-            return True if shown else (None if cause == "compute" else False)
-    return None
+    own, waited = _excess(plain, rank, columns[cause]), _excess(plain, rank, "backward_ns")
+    known = [value for value in (own, None if waited is None else -waited) if value is not None]
+    if own is None or not known:
+        return None
+    if max(known) >= _CONFIRMED * lateness_ns:
+        return True
+    return None if cause == "compute" else False
 
 
 def _excess(plain: PassSteps, rank: int, column: str) -> float | None:

@@ -216,7 +216,8 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     codes, kind_words = encode(kinds)
     blank = np.full(len(table), UNKNOWN, np.int64)
     fields = {"activity": blank * 0, "device": blank * 0 - 1, "stream": table["thread"].astype(np.int64)}
-    fields |= {"correlation": blank, "bytes": blank, "launch_start": blank, "end": end_of(table), "kind": codes}
+    fields |= {"correlation": blank, "bytes": blank, "occupancy": blank, "launch_start": blank}
+    fields |= {"end": end_of(table), "kind": codes}
     fields |= {"described": (table["collective"] >= 0).astype(np.int64)}
     table = Table({**table.columns, **fields}, {**table.words, "kind": kind_words}).sort("start")
     return table.with_columns(step=step_at(table["start"], steps))

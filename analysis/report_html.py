@@ -12,7 +12,7 @@ from rankscope.analysis.breakdown import PARTS
 from rankscope.analysis.colours import COLOURS
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.report import command
-from rankscope.analysis.show import slowdown, verdict_sentence
+from rankscope.analysis.show import PROFILERS, memory_words, slowdown, verdict_sentence
 from rankscope.analysis.summary import tables
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.timeline import build
@@ -43,6 +43,7 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         s=summary,
         verdict=verdict_sentence(summary),
         rate=summary["throughput"],
+        memory=memory_words(summary["memory"]),
         overheads=[slowdown(title, ratio) for title, ratio in _overheads(summary)],
         parts=[(part, TITLES[part], COLOURS[part]) for part in PARTS],
         bars=[_bar(row) for row in rows],
@@ -61,9 +62,8 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
 
 
 def _overheads(summary: Json) -> list[tuple[str, float]]:
-    names = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
     found = summary["profiler_overhead"]
-    return [(title, found[name]) for name, title in names.items() if found.get(name) is not None]
+    return [(title, found[name]) for name, title in PROFILERS.items() if found.get(name) is not None]
 
 
 def _worth_a_row(summary: Json) -> list[Json]:

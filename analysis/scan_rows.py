@@ -18,6 +18,7 @@ _FIELD = layout.FIELD
 _PHASE, _CATEGORY, _NAME, _PID, _TID = (_FIELD[name] for name in ("phase", "category", "name", "pid", "tid"))
 _START, _DURATION, _CORRELATION = _FIELD["start"], _FIELD["duration"], _FIELD["correlation"]
 _DEVICE, _STREAM, _BYTES, _COLLECTIVE = (_FIELD[name] for name in ("device", "stream", "bytes", "collective"))
+_OCCUPANCY = _FIELD["occupancy"]
 _EXTERNAL, _EXTERNAL_OLD = _FIELD["external_id"], _FIELD["external_id_before_1_12"]
 _COUNT = len(layout.FIELDS)
 _KEY_PID, _KEY_TID, _LAST_PID, _LAST_TID, _LAST_THREAD = range(_COUNT, _COUNT + 5)
@@ -26,7 +27,7 @@ _ALWAYS = 1 << _NAME | 1 << _START | 1 << _DURATION | 1 << _COLLECTIVE
 _OF_COLLECTIVE = (1 << _COUNT) - (1 << _COLLECTIVE)
 _OF_THREAD = 1 << _PID | 1 << _TID
 _OF_EXTERNAL = 1 << _EXTERNAL | 1 << _EXTERNAL_OLD
-_OF_DEVICE = _ALWAYS | 1 << _CORRELATION | _OF_EXTERNAL | 1 << _DEVICE | 1 << _STREAM | 1 << _BYTES
+_OF_DEVICE = _ALWAYS | 1 << _CORRELATION | _OF_EXTERNAL | 1 << _DEVICE | 1 << _STREAM | 1 << _BYTES | 1 << _OCCUPANCY
 _LONGEST = 8796093022208 * 1000  # ns: 2**43 us, up to which the other reader's doubles are exact
 _GOES_ON = -1
 _CAPACITY, _OUT, _ROWS, _HAS_ESCAPES = layout.CAPACITY, layout.OUT, layout.ROWS, layout.HAS_ESCAPES
@@ -226,6 +227,7 @@ def _put_device(scratch: Any, out: Any, cap: Any, row: Any, offset: Any, activit
     put_int64(out, cap * 7 + row, device)
     put_int64(out, cap * 8 + row, stream)
     put_int64(out, cap * 9 + row, int64(scratch, _BYTES))
+    put_int64(out, cap * 10 + row, int64(scratch, _OCCUPANCY))
     return mistyped & _OF_DEVICE == 0
 
 

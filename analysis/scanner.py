@@ -43,6 +43,7 @@ _ARGUMENT_KEYS = {
     "device": ("device", layout.INTEGER),
     "stream": ("stream", layout.INTEGER),
     "bytes": ("bytes", layout.INTEGER),
+    "est. achieved occupancy %": ("occupancy", layout.INTEGER),
     "Collective name": ("collective", layout.SYMBOL),
     "In msg nelems": ("in_nelems", layout.INTEGER),
     "Out msg nelems": ("out_nelems", layout.INTEGER),

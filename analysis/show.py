@@ -25,7 +25,8 @@ _CAUSE = {
     "earlier_comm": "of earlier collectives",
     "mixed": "of several causes",
 }
-_PROFILERS = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
+_WITNESSES = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
+PROFILERS = {"torch": "torch.profiler", "light": "its light pass (device only)", "nsys": "Nsight Systems"}
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
 
@@ -107,10 +108,21 @@ def _headline(summary: Json) -> RenderableType:
     rate = summary["throughput"]
     if rate:
         text.append(f"\n{rate_words(rate)}")
-        for name, title in _PROFILERS.items():
-            overhead = summary["profiler_overhead"][name]
+        for name, title in PROFILERS.items():
+            overhead = summary["profiler_overhead"].get(name)
             text.append("" if overhead is None else f"; {slowdown(title, overhead)}")
+    words = memory_words(summary["memory"])
+    text.append(f"\n{words}" if words else "")
     return text
+
+
+def memory_words(rows: list[Json]) -> str:
+    """Say how much memory the rank with the highest peak used; nothing where none was recorded."""
+    if not rows:
+        return ""
+    most = max(rows, key=lambda row: row["peak_bytes"])
+    peak, reserved = byte_size(most["peak_bytes"]), byte_size(most["reserved_bytes"])
+    return f"Memory: at most {peak} allocated, {reserved} reserved (rank {most['rank']})"
 
 
 def rate_words(rate: Json) -> str:
@@ -182,13 +194,13 @@ def _agreement(summary: Json) -> RenderableType | None:
     if found is None:
         return None
     table = Table(title="Two witnesses, ms a step", title_justify="left", box=None)
-    for title in ("", *_PROFILERS.values(), "difference"):
+    for title in ("", *_WITNESSES.values(), "difference"):
         table.add_column(title, justify="right" if title else "left")
     for row in found["quantities"]:
         difference = "?" if row["difference"] is None else f"{row['difference']:+.1%}"
         name = row["name"].removesuffix("_ms").replace("_", " ")
         table.add_row(name, _number(row["torch"]), _number(row["nsys"]), difference)
-    verdicts = [found["verdict"][name] for name in _PROFILERS]
+    verdicts = [found["verdict"][name] for name in _WITNESSES]
     said = [item["verdict"] + ("" if item["rank"] is None else f", rank {item['rank']}") for item in verdicts]
     same = {True: "the same", False: "NOT the same", None: "not comparable"}[found["verdict"]["agree"]]
     table.add_row("late rank", *said, same)
@@ -217,7 +229,8 @@ def advice_of(finding: Json) -> str:
     if measured is not None:
         size = byte_size(finding["evidence"]["bytes"])
         text += f"; now {measured:.0%} of this node's all-reduce at {size}, bound by {finding['evidence']['bound_by']}"
-    return text + (f"; try {tried}" if tried else "")
+    same = finding["evidence"].get("same_time_as")
+    return text + (f"; try {tried}" if tried else "") + (f" (the same time as {same}: it comes once)" if same else "")
 
 
 def _quality(summary: Json) -> RenderableType | None:

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from rankscope.analysis.errors import AnalysisError, Notice
+from rankscope.analysis.plain import read_pass
 from rankscope.analysis.trace import Probe
 from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.run_dir import PassDir, RankDir
@@ -53,6 +54,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: RunDir | None = None
     world_size: int | None = None
     notices: list[Notice] = []
+    pass_name: str | None = None  # of our own run folder: which pass the files are of
 
 
 def find(paths: Sequence[Path]) -> Sources:
@@ -75,15 +77,26 @@ def _run(run_dir: RunDir) -> Sources:
         raise AnalysisError(str(error)) from None
     world_size = record.get("world_size")
     size = world_size if isinstance(world_size, int) else None
-    found = _pass(run_dir.for_pass("torch"), run_dir, size)
-    found = found if found.files else _pass(run_dir.for_pass("nsys"), run_dir, size)
-    return msgspec.structs.replace(found, notices=found.notices + recording_notices(run_dir))
+    found = {name: _pass(run_dir.for_pass(name), run_dir, size) for name in ("light", "torch", "nsys")}
+    ranks = {name: len({file.rank for file in files.files}) for name, files in found.items()}
+    chosen = "torch" if ranks["torch"] else "light" if ranks["light"] else "nsys"
+    if ranks["light"] >= ranks["torch"] > 0 and _shorter(run_dir):
+        chosen = "light"
+    notices = found[chosen].notices + recording_notices(run_dir)
+    return msgspec.structs.replace(found[chosen], pass_name=chosen, notices=notices)
+
+
+def _shorter(run_dir: RunDir) -> bool:
+    """Return whether the light pass disturbed the job less than the torch pass did, by their steps."""
+    light, full = (read_pass(run_dir.for_pass(name), "active") for name in ("light", "torch"))
+    times = [None if steps is None else steps.step_ns() for steps in (light, full)]
+    return times[0] is not None and (times[1] is None or times[0] < times[1])
 
 
 def recording_notices(run_dir: RunDir) -> list[Notice]:
     """Return what ranks had to say about their recording, each once, with the pass and the first rank that said it."""
     said: dict[str, Notice] = {}
-    for pass_dir in (found for kind in ("plain", "torch", "nsys") for found in run_dir.repeats(kind)):
+    for pass_dir in (found for kind in ("plain", "torch", "light", "nsys") for found in run_dir.repeats(kind)):
         for rank_dir in pass_dir.ranks():
             notes = _rank_info(rank_dir, []).get("notes")
             for text in notes if isinstance(notes, list) else []:

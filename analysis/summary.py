@@ -12,20 +12,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis import findings, grouped, hosts, plain
+from rankscope.analysis import grouped, hosts, unprofiled
 from rankscope.analysis.agreement import agreement, second_witness
 from rankscope.analysis.breakdown import PARTS, totals
 from rankscope.analysis.collectives import group_members, group_name
 from rankscope.analysis.diagnose import config_of
-from rankscope.analysis.errors import Notice
-from rankscope.analysis.facts import Finding
+from rankscope.analysis.errors import AnalysisError, Notice
 from rankscope.analysis.loader import loader_waits
+from rankscope.analysis.memory import memory_of
 from rankscope.analysis.names import bus_factor
 from rankscope.analysis.numbers import known_of, mean_of, median_of, ms, sum_of, us
-from rankscope.analysis.pipeline import Analysis
+from rankscope.analysis.pipeline import Analysis, load
 from rankscope.analysis.reasons import clock_notices, null_reasons
 from rankscope.analysis.table import UNKNOWN, Table
-from rankscope.conf import ConfigError, RunConfig, load_config
 
 SCHEMA = 1
 
@@ -47,8 +46,7 @@ Json = dict[str, Any]
 def summarise(analysis: Analysis) -> Json:
     """Return the whole of `summary.json`."""
     notices = list(analysis.notices)
-    config = _config(analysis, notices)
-    from_plain = _plain(analysis, config, notices)
+    without = unprofiled.read(analysis, notices)
     witness = second_witness(analysis, notices)
     agreed = None if witness is None else agreement(analysis, witness, notices)
     notices += clock_notices(analysis)
@@ -57,6 +55,7 @@ def summarise(analysis: Analysis) -> Json:
         "schema": SCHEMA,
         "status": status(analysis, notices),
         "source": analysis.ranks[0].source,
+        "pass": analysis.pass_name,
         "warnings": [notice.as_dict() for notice in notices],
         "world_size": analysis.world_size,
         "ranks": [data.rank for data in analysis.ranks],
@@ -67,14 +66,15 @@ def summarise(analysis: Analysis) -> Json:
         "totals": [totals(data) | {"complete": data.complete} for data in analysis.ranks],
         "hosts": _hosts(analysis),
         "collectives": _collectives(analysis),
-        "stragglers": _stragglers(analysis, from_plain["confirmed"]),
+        "stragglers": _stragglers(analysis, without.confirmed),
         "loader": loader_waits(analysis.ranks),
+        "memory": [] if analysis.run_dir is None else memory_of(analysis.run_dir),
         "findings": [
             {name: getattr(finding, name) for name in finding.__struct_fields__}
-            for finding in _applicable(_findings(analysis, from_plain), config)
+            for finding in unprofiled.findings_of(analysis, without)
         ],
-        "throughput": from_plain["throughput"],
-        "profiler_overhead": from_plain["overhead"],
+        "throughput": without.throughput,
+        "profiler_overhead": without.overhead,
         "agreement": agreed,
         "versions": {"rankscope": version("rankscope")},
     }
@@ -254,99 +254,39 @@ def _stragglers(analysis: Analysis, confirmed: bool | None) -> Json:
     }
 
 
-def _findings(analysis: Analysis, from_plain: Json) -> list[Finding]:
-    rate = from_plain["throughput"]
-    step_ms = None if rate is None else rate["step_ms_p50"]
-    limits = analysis.options.limits
-    found = findings.without_profiler(
-        analysis.findings, step_ms, from_plain["extra_ms"], from_plain["confirmed"], limits
-    )
-    source = "nsys" if analysis.ranks[0].source == "nsys" else "torch"
-    ranks = [data.rank for data in analysis.ranks]
-    slowed = findings.distorts(from_plain["overhead"][source], source, ranks, limits)
-    return found if slowed is None else [*found, slowed]
-
-
-def _applicable(found: list[Finding], config: RunConfig | None) -> list[Finding]:
-    """Keep of the overrides to try those that act on a script, which takes no others."""
-    if config is None or config.script is None:
-        return found
-    return [
-        msgspec.structs.replace(item, overrides=[word for word in item.overrides if word.startswith("profile")])
-        for item in found
-    ]
-
-
 def _cause(excess: dict[str, int]) -> str | None:
     from rankscope.analysis.stragglers import cause_of
 
     return cause_of(excess)[0]
 
 
-# --- from the plain pass -------------------------------------------------------------------------------------
-
-
-def _config(analysis: Analysis, notices: list[Notice]) -> RunConfig | None:
-    if analysis.run_dir is None:
-        return None
-    try:
-        return load_config(analysis.run_dir.config)
-    except ConfigError as error:
-        notices.append(Notice(kind="config_unreadable", message=str(error), file=analysis.run_dir.config.name))
-        return None
-
-
-def _plain(analysis: Analysis, config: RunConfig | None, notices: list[Notice]) -> Json:
-    nothing = {"throughput": None, "overhead": {"torch": None, "nsys": None}, "confirmed": None, "extra_ms": None}
-    run_dir = analysis.run_dir
-    found = None if run_dir is None else plain.read_pass(run_dir.for_pass("plain"), "measured")
-    if run_dir is None or found is None or config is None:
-        text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
-        notices.append(Notice(kind="no_plain_pass", level="info", message=text))
-        return nothing
-    traced = {name: plain.read_pass(run_dir.for_pass(name), "active") for name in ("torch", "nsys")}
-    base = found.step_ns()
-    slowed = {name: None if steps is None else steps.step_ns() for name, steps in traced.items()}
-    overheads = {name: round(step_ns / base, 4) if base and step_ns else None for name, step_ns in slowed.items()}
-    source = "nsys" if analysis.ranks[0].source == "nsys" else "torch"
-    slow, overhead = slowed[source], overheads[source]
-    if overhead is not None and overhead > analysis.options.limits.distorts:
-        text = (
-            f"profiling makes a step {overhead:.2f} times as long: the breakdown is that of the traced step; what "
-            "profiling added is taken off from what a fix would bring"
-        )
-        notices.append(Notice(kind="profiler_distorts", message=text, details={"overhead": overhead}))
-    rate = plain.throughput(found, config)
-    if rate is not None and rate["mfu"] is None:
-        text = "mfu is null: the dense peak of this device and arithmetic is not known"
-        if config.script is not None:
-            text = "mfu is null: how many FLOPs the script's model takes is not known"
-        notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
-    confirmed = plain.confirm(analysis.verdict, found)
-    extra = (slow - base) * 1e-6 if base and slow else None
-    return {
-        "throughput": rate,
-        "overhead": overheads,
-        "confirmed": confirmed,
-        "extra_ms": extra,
-    }
-
-
 def tables(analysis: Analysis) -> dict[str, Table]:
     """Return the tables that are written beside the summary."""
     from rankscope.analysis import buckets, frames, operators
 
+    detailed = with_operators(analysis)
     found = {
         "collectives": frames.collectives(analysis),
         "steps": frames.steps(analysis),
         "segments": frames.segments(analysis),
-        "operators": operators.operators(analysis),
+        "operators": operators.operators(detailed),
         "kernels_by_name": operators.kernels_by_name(analysis),
-        "modules": operators.modules(analysis),
+        "modules": operators.modules(detailed),
         "buckets": buckets.buckets(analysis),
     }
     roof = roofline_of(analysis)
     return found if roof is None else {**found, "roofline": roof}
+
+
+def with_operators(analysis: Analysis) -> Analysis:
+    """Return what has operators and ranges: of a run whose light pass was analysed, the analysis of its torch pass."""
+    if analysis.pass_name != "light" or analysis.run_dir is None:
+        return analysis
+    try:
+        found = load(analysis.run_dir.for_pass("torch").path, options=analysis.options)
+    except AnalysisError:
+        return analysis  # the tables are empty then, as of a trace without operators
+    return msgspec.structs.replace(found, run_dir=analysis.run_dir)
 
 
 def roofline_of(analysis: Analysis) -> Table | None:

@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 
 import click
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -23,31 +24,46 @@ OK, NO_NUMBERS, PARTIAL, GATE = 0, 2, 3, 4
 
 
 @click.command("rankscope report")
-@click.argument("sweep", type=Location())
+@click.argument("sweeps", nargs=-1, required=True, type=Location())
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: the sweep's analysis/).")
 @click.option("--target", type=float, default=0.8, show_default=True, help="Efficiency under which the advice warns.")
 @click.option("--allow-partial", is_flag=True, help="Exit 0 although points failed.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
-def report(sweep: Path, out: Path | None, target: float, allow_partial: bool, quiet: bool) -> int:
+def report(sweeps: tuple[Path, ...], out: Path | None, target: float, allow_partial: bool, quiet: bool) -> int:
     """Say how well a sweep scales, where the rest went, and what it suggests.
 
-    SWEEP: the folder that `rankscope run -m` made.
+    SWEEPS: the folder that `rankscope run -m` made; of several, whose points are taken together, --out says where to.
     """
-    folder = SweepDir(sweep)
-    points = sweep_points(folder)
-    if not any(point.measured for point in points):
-        raise AnalysisError(f"{sweep}: no point of it has a plain pass; see the status of each in {folder.record}")
-    target_folder = out or folder.analysis
+    points = _points_of(sweeps)
+    if out is None and len(sweeps) > 1:
+        raise AnalysisError("several sweeps: say with --out where their report goes")
+    target_folder = out or SweepDir(sweeps[0]).analysis
     with Steps(shown=not quiet) as progress:
         progress.next("bootstrapping intervals")
         summary = summarise_sweep(points, target)
         progress.next("drawing figures")
-        write_report(summary, points, target_folder, sweep.resolve().name)
+        write_report(summary, points, target_folder, " and ".join(sweep.resolve().name for sweep in sweeps))
     console = Console(highlight=False, quiet=quiet)
     show_sweep(summary, console)
     console.print(f"\nReport: {target_folder / 'report.html'}, {target_folder / 'report.md'}")
     failed = any(point["status"] != "completed" for point in summary["points"])
     return PARTIAL if failed and not allow_partial else OK
+
+
+def _points_of(sweeps: tuple[Path, ...]) -> list[Point]:
+    """Return the points of all sweeps; with several, a point's id says of which it is."""
+    found = []
+    for number, sweep in enumerate(sweeps, start=1):
+        points = sweep_points(SweepDir(sweep))
+        if not any(point.measured for point in points):
+            record = SweepDir(sweep).record
+            raise AnalysisError(f"{sweep}: no point of it has a plain pass; see the status of each in {record}")
+        for point in points:
+            point.id = point.id if len(sweeps) == 1 else f"{number}-{point.id}"
+            if point.measured is not None:
+                point.measured = msgspec.structs.replace(point.measured, id=point.id)
+        found += points
+    return found
 
 
 def show_sweep(summary: Json, console: Console) -> None:

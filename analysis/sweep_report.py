@@ -4,9 +4,11 @@ Writes summary.json, report.md, report.html (one file, opens offline), tables as
 """
 
 import base64
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -132,7 +134,7 @@ def write_report(summary: Json, points: Sequence[Point], folder: Path, title: st
     _write_tables(summary, folder / "tables")
     write_text(folder / "report.md", render("sweep.md.jinja", summary, title))
     images = {name: base64.b64encode(image).decode() for name, image in drawn.items()}
-    write_text(folder / "report.html", render("sweep.html.jinja", summary, title, images))
+    write_text(folder / "report.html", render("sweep.html.jinja", summary, title, images, _links(points, folder)))
     write_json(folder / "summary.json", summary)
 
 
@@ -149,7 +151,23 @@ def _write_tables(summary: Json, folder: Path) -> None:
             frame.to_csv(temporary, index=False)
 
 
-def render(template: str, summary: Json, title: str, images: dict[str, str] | None = None) -> str:
+def _links(points: Sequence[Point], folder: Path) -> dict[str, str]:
+    """Return by point the address of its own page, from the report's folder; those that have none are left out."""
+    pages_of = {point.id: point.run_dir.analysis / "report.html" for point in points if point.run_dir is not None}
+    return {
+        name: quote(os.path.relpath(page.absolute(), folder.absolute()))
+        for name, page in pages_of.items()
+        if page.exists()
+    }
+
+
+def render(
+    template: str,
+    summary: Json,
+    title: str,
+    images: dict[str, str] | None = None,
+    links: dict[str, str] | None = None,
+) -> str:
     """Return a report as text; HTML escapes every name that comes from a file."""
     losses: list[str] = []
     for fall in summary["waterfalls"]:
@@ -166,5 +184,6 @@ def render(template: str, summary: Json, title: str, images: dict[str, str] | No
         advice=summary["advice"],
         notices=[notice["message"] for notice in summary["warnings"]],
         figures=images or {},
+        links=links or {},
         captions=CAPTIONS,
     )

@@ -12,7 +12,10 @@ from rankscope.analysis.errors import Notice
 from rankscope.analysis.table import UNKNOWN, Table
 
 # Work on a device: kernels, copies, memsets. The collective's columns are known for communication kernels only.
-DEVICE_COLUMNS = ("start", "duration", "activity", "name", "device", "stream", "correlation", "external_id", "bytes")
+DEVICE_COLUMNS = (
+    "start", "duration", "activity", "name", "device", "stream", "correlation", "external_id", "bytes",
+    "occupancy",  # of a kernel, estimated from its launch (%); 0 where the profiler could not
+)  # fmt: skip
 COLLECTIVE_COLUMNS = ("collective", "in_nelems", "out_nelems", "group_size", "dtype", "group", "group_ranks", "seq")
 LAUNCH_COLUMNS = ("start", "duration", "name", "thread", "correlation")
 HOST_COLUMNS = ("start", "duration", "name", "thread", "external_id", "annotation", *COLLECTIVE_COLUMNS)

@@ -42,7 +42,7 @@ def summarise_untraced(paths: Sequence[Path]) -> dict[str, Any] | None:
         "stragglers": {"verdict": "undetermined", "rank": None, "reason": _WHY, "per_step": []},
         "findings": [],
         "throughput": plain.throughput(found, config),
-        "profiler_overhead": {"torch": None, "nsys": None},
+        "profiler_overhead": {"torch": None, "light": None, "nsys": None},
         "versions": {"rankscope": version("rankscope")},
     }
 

@@ -2,11 +2,14 @@
 
     python benchmarks/scenarios.py --out FOLDER --world-size 2      # on GPUs where there are some, else on the CPU
     python benchmarks/scenarios.py --out FOLDER --only slow_loader,comm_bound --repeats 1
+    python benchmarks/scenarios.py --out FOLDER --base model.size=small --jobs 6    # as docs/validation.md, on GPUs
 
 Each scenario is recorded `--repeats` times with the plain and the torch pass; then its `fix` (the advised overrides,
 or the fault taken away) with the plain pass alone. Prints the table of docs/validation.md, and writes it to
-FOLDER/table.md. What is recorded in FOLDER already is not recorded again. Exits 1 when a planted fault was not found,
-or a clean run has a finding of severity high.
+FOLDER/table.md. What is recorded in FOLDER already is not recorded again. `--base` holds for the scenarios that
+choose no model themselves, and for one alone where its name stands before (NAME:key=value). With `--jobs` runs start
+and are analysed beside each other, and measure one after another. Exits 1 when a planted fault was not found, or a
+clean run has a finding of severity high.
 """
 
 import argparse
@@ -14,10 +17,14 @@ import json
 import statistics
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.schema import RunConfig
@@ -95,21 +102,38 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def measure(name: str, common: list[str], out: Path, repeats: int) -> Row:
-    """Record a scenario and its fix, and read what came out."""
-    chosen = [f"+scenario={name}", *common]
-    config = compose(chosen)
-    row = Row(name=name, config=config, found=[], steps=[], fixed=[])
-    for repeat in range(1, repeats + 1):
-        summary = record(out / f"{name}-{repeat}", chosen)
-        if summary is None:
-            continue
-        row.found.append(summary["findings"])
-        row.steps += _step(summary)
-        if config.scenario.fix:
-            fixed = record(out / f"{name}-fixed-{repeat}", [*chosen, *config.scenario.fix, "passes=[plain]"])
-            row.fixed += _step(fixed)
-    return row
+class Scenario(msgspec.Struct, kw_only=True, frozen=True):
+    """One scenario as it is to be recorded: `overrides` beside those of its file."""
+
+    name: str
+    overrides: list[str]
+    out: Path
+    repeats: int
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration it is recorded with."""
+        return compose([f"+scenario={self.name}", *self.overrides])
+
+    def runs(self, repeat: int) -> list[tuple[Path, list[str]]]:
+        """Return folder and overrides of one repeat and of its fix."""
+        chosen = [f"+scenario={self.name}", *self.overrides]
+        found = [(self.out / f"{self.name}-{repeat}", chosen)]
+        if fix := self.config.scenario.fix:
+            found.append((self.out / f"{self.name}-fixed-{repeat}", [*chosen, *fix, "passes=[plain]"]))
+        return found
+
+    def row(self) -> Row:
+        """Read what came out."""
+        row = Row(name=self.name, config=self.config, found=[], steps=[], fixed=[])
+        for path, _ in [run for repeat in range(1, self.repeats + 1) for run in self.runs(repeat)]:
+            summary = read(path)
+            if summary is not None and "-fixed-" in path.name:
+                row.fixed += _step(summary)
+            elif summary is not None:
+                row.found.append(summary["findings"])
+                row.steps += _step(summary)
+        return row
 
 
 def _step(summary: dict[str, Any] | None) -> list[float]:
@@ -117,21 +141,38 @@ def _step(summary: dict[str, Any] | None) -> list[float]:
     return [] if rate is None else [rate["step_ms_p50"]]
 
 
-def record(path: Path, overrides: list[str]) -> dict[str, Any] | None:
-    """Run one point unless it is there; returns its summary, None where it failed."""
-    run_dir = RunDir(path)
-    summary = run_dir.analysis / "summary.json"
-    if not summary.exists():
-        command = [sys.executable, "-m", "rankscope.conf.cli", "run", *overrides, f"run_dir='{path}'"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode not in (0, 3):
-            print(f"{path.name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr)
+def record(path: Path, overrides: list[str]) -> None:
+    """Run one point unless it is there."""
+    if (RunDir(path).analysis / "summary.json").exists():
+        return
+    if path.exists():  # interrupted: kept, under another name
+        path.rename(path.with_name(f"{path.name}.broken-{time.time_ns()}"))
+    command = [sys.executable, "-m", "rankscope.conf.cli", "run", *overrides, f"run_dir='{path}'"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 3):
+        print(f"{path.name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the summary of a run; None where it failed."""
     try:
-        run_dir.read_record()
-        found: dict[str, Any] = json.loads(summary.read_text())
+        RunDir(path).read_record()
+        found: dict[str, Any] = json.loads((RunDir(path).analysis / "summary.json").read_text())
         return found
     except (RunDirError, OSError, ValueError):
         return None
+
+
+def chooses_model(name: str) -> bool:
+    """Whether the file of a scenario says which model it is of."""
+    return "model" in yaml.safe_load(files("rankscope.conf").joinpath("scenario", f"{name}.yaml").read_text())
+
+
+def base_of(name: str, base: list[str]) -> list[str]:
+    """Return what of `--base` holds for a scenario."""
+    named = [item.partition(":") for item in base]
+    own = [value for key, colon, value in named if colon and key == name]
+    return own if chooses_model(name) else [item for item in base if ":" not in item] + own
 
 
 def main() -> int:
@@ -141,28 +182,34 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--only", help="names of scenarios, with commas between")
+    parser.add_argument("--base", nargs="*", default=[], help="overrides of the scenarios that choose no model")
+    parser.add_argument("--jobs", type=int, default=1, help="runs that start beside each other")
     parser.add_argument("overrides", nargs="*", help="further overrides for every run")
     options = parser.parse_args()
     on_gpu = options.device != "cpu" and bool(torch_facts().devices)
-    device = options.device if on_gpu else "cpu"
-    names = options.only.split(",") if options.only else option_groups()["scenario"]
-    common = [f"world_size={options.world_size}", *options.overrides]
-    lines = [f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}"]
-    print("\n".join(lines), flush=True)
-    agrees = True
-    for name in sorted(names, key=lambda item: (item not in CLEAN, item)):
-        if compose([f"+scenario={name}", *common]).scenario.gpu and not on_gpu:
-            cells = [name, compose([f"+scenario={name}", *common]).scenario.planted, "", "needs a GPU"]
-            cells += [""] * (len(HEAD) - len(cells))
-        else:
-            row = measure(name, [*common, f"device={device}"], options.out, options.repeats)
-            agrees &= row.right
-            cells = row.cells()
-        lines.append(f"| {' | '.join(cells)} |")
-        print(lines[-1], flush=True)
     options.out.mkdir(parents=True, exist_ok=True)
+    common = [f"world_size={options.world_size}", f"device={options.device if on_gpu else 'cpu'}", *options.overrides]
+    if options.jobs > 1 and not any(item.startswith("launch.turn=") for item in common):
+        common.append(f"launch.turn='{(options.out / 'turn').absolute()}'")
+    names = options.only.split(",") if options.only else option_groups()["scenario"]
+    scenarios = [
+        Scenario(
+            name=name,
+            overrides=[*common, *base_of(name, options.base)],
+            out=options.out,
+            repeats=options.repeats,
+        )
+        for name in sorted(names, key=lambda item: (item not in CLEAN, item))
+    ]
+    possible = [scenario for scenario in scenarios if on_gpu or not scenario.config.scenario.gpu]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for repeat in range(1, options.repeats + 1):
+            list(pool.map(lambda run: record(*run), [run for item in possible for run in item.runs(repeat)]))
+    rows = [scenario.row() for scenario in scenarios]
+    lines = [f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}", *(f"| {' | '.join(row.cells())} |" for row in rows)]
+    print("\n".join(lines))
     (options.out / "table.md").write_text("\n".join(lines) + "\n")
-    return 0 if agrees else 1
+    return 0 if all(scenario.row().right for scenario in possible) else 1
 
 
 if __name__ == "__main__":

@@ -146,6 +146,8 @@ def _check_scenario(config: RunConfig) -> None:
 
 def _check_profile(config: RunConfig) -> None:
     profile = config.profile
+    if "light" in config.passes and config.device == "cpu":
+        raise ConfigError("passes=[light] with device=cpu: a CPU has no device activities; use passes=[plain,torch]")
     if profile.device_only and config.device == "cpu":
         raise ConfigError(
             "profile.device_only=true with device=cpu: a CPU has no device activities; use profile=default"

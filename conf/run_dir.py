@@ -121,6 +121,11 @@ class PassDir:
         """What torchrun itself said, its report of failed ranks included."""
         return self.torchrun / "agent.log"
 
+    @property
+    def turn(self) -> Path:
+        """Empty; says that rank 0 holds the lock of `launch.turn`."""
+        return self.path / "turn"
+
     def rank(self, rank: int) -> RankDir:
         """The folder of one rank; its name is not padded."""
         return RankDir(self.path / "ranks" / str(rank))

@@ -32,7 +32,8 @@ from rankscope.conf.sections import (
     Section,
 )
 
-PassName = Literal["plain", "torch", "nsys"]
+PassName = Literal["plain", "torch", "light", "nsys"]
+TORCH_PASSES = ("torch", "light")  # those of torch.profiler; the light one records device activities alone
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
@@ -55,7 +56,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     repeats: Count = 1  # of the plain pass, each its own processes; a sweep takes 3
     gradient_accumulation: Count = 1
     steps: Count = 20  # measured steps of the plain pass
-    warmup_steps: Natural = 5  # before them
+    warmup_steps: Natural = 11  # before them; on a GPU DDP times its first ten steps itself, waiting for the device
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
     num_workers: Natural = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"

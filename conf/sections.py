@@ -68,7 +68,7 @@ class OptimizerConfig(Section, frozen=True, kw_only=True):
 class ProfileConfig(Section, frozen=True, kw_only=True):
     """torch.profiler: its schedule and what it records beside times."""
 
-    wait: Natural = 2
+    wait: Natural = 9  # on a GPU DDP times its first ten steps itself, and waits for the device in each
     warmup: Natural = 2
     active: Count = 4
     repeat: Count = 1
@@ -77,6 +77,7 @@ class ProfileConfig(Section, frozen=True, kw_only=True):
     with_stack: bool = False
     with_flops: bool = False
     device_only: bool = False  # device activities alone: disturbs a host-bound job less; needs a GPU
+    light_above: Positive | None = 1.15  # torch step / plain step above which a light pass is added; null: never
     modules: list[str] = []  # submodules as ranges, by name: [blocks.*,head]
 
     @property
@@ -108,6 +109,7 @@ class LaunchConfig(Section, frozen=True, kw_only=True):
     local_dir: str | None = None  # where ranks write first; null: the run folder, on several nodes the temporary folder
     join_timeout_s: Positive = 300.0  # several nodes: how long the first waits for the others
     node_timeout_s: Positive = 60.0  # several nodes: how long one waits for another after its own ranks have ended
+    turn: str | None = None  # a file; runs of this host that name the same one measure one after another
     reserve_s: Natural = 60  # under SLURM: how long before the end of the job a pass is stopped, to save what it has
     min_free_mb: Natural = 512  # free space that the run folder's disk must have before anything starts
 

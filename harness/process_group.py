@@ -6,6 +6,7 @@ import signal
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -97,7 +98,7 @@ def context_of(device: torch.device, backend: str | None, control: Control | Non
     )
 
 
-def of_script(timeout_s: float) -> tuple[RankContext, str | None]:
+def of_script(timeout_s: float, name: str = "control") -> tuple[RankContext, str | None]:
     """Return the rank whose script has chosen its device and groups by now, and what is to be said about it.
 
     A device that the script has not touched yet is not touched here either.
@@ -105,15 +106,23 @@ def of_script(timeout_s: float) -> tuple[RankContext, str | None]:
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
     backend = str(dist.get_backend()) if dist.is_available() and dist.is_initialized() else None
     try:
-        return context_of(device, backend, connect("control", timeout_s=timeout_s)), None
+        return context_of(device, backend, connect(name, timeout_s=timeout_s)), None
     except ControlError as error:
         return context_of(device, backend, None), f"{error} of the first: ranks do not begin together"
 
 
+_kept: list[Any] = []
+
+
 def leave(context: RankContext) -> None:
-    """End the process groups; only after success, since after a failure the other ranks may never answer."""
-    context.barrier()
-    if dist.is_initialized():
+    """End the process groups; only after success, since after a failure the other ranks may never answer.
+
+    The groups themselves are kept until the process ends. Gloo's destructor waits, with the interpreter's lock in
+    hand, for a thread that may need that lock to let go of the last collective: one rank in a hundred hung so.
+    """
+    if context.backend is not None:
+        context.barrier()
+        _kept.extend((context.control, dist.group.WORLD))
         dist.destroy_process_group()
 
 

@@ -130,6 +130,12 @@ class StepProfiler:
                     profiler.export_stacks(str(temporary), metric)
 
 
+def light(config: ProfileConfig) -> ProfileConfig:
+    """Return the same schedule with device activities alone, and nothing that needs operators."""
+    schedule = {name: getattr(config, name) for name in ("wait", "warmup", "active", "repeat")}
+    return ProfileConfig(device_only=True, **schedule)
+
+
 def name_trace(path: Path, name: str) -> None:
     """Put `name` where torch wrote the trace's own path, at the end of the file: traces are shared, paths are not."""
     with path.open("r+b") as file:

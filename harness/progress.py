@@ -61,12 +61,14 @@ class Progress:
 
 @contextmanager
 def reporting(rank_dir: RankDir, of: int) -> Iterator[Progress]:
-    """Give the progress of a rank of `of` steps, and answer SIGUSR1 while the block runs."""
+    """Give the progress of a rank of `of` steps."""
     progress = Progress(rank_dir, of)
-    with rank_dir.stack.open("w") as stack:
-        faulthandler.register(signal.SIGUSR1, file=stack, all_threads=True)
-        try:
-            yield progress
-        finally:
-            faulthandler.unregister(signal.SIGUSR1)
-            progress.close()
+    try:
+        yield progress
+    finally:
+        progress.close()
+
+
+def answer_for_stacks(rank_dir: RankDir) -> None:
+    """Answer SIGUSR1 from now on until the process ends, since a rank can hang when its work is done, too."""
+    faulthandler.register(signal.SIGUSR1, file=rank_dir.stack.open("w"), all_threads=True)

@@ -16,13 +16,13 @@ import torch
 
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import RankDir, RunDir
-from rankscope.conf.schema import RunConfig, load_config
+from rankscope.conf.schema import TORCH_PASSES, RunConfig, load_config
 from rankscope.harness import clock
 from rankscope.harness.capture import Capture
 from rankscope.harness.gpu_state import GpuState
 from rankscope.harness.nvtx_ranges import Emitter, TorchEmitter, under_nsys
 from rankscope.harness.process_group import RankContext
-from rankscope.harness.profiler import StepProfiler
+from rankscope.harness.profiler import StepProfiler, light
 from rankscope.harness.progress import Progress
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.schedule import Phase, phases
@@ -39,7 +39,8 @@ class Recording:
         self.run_dir = run_dir
         self.rank_dir = rank_dir
         self.pass_name = pass_name
-        self.kind = pass_name.partition("-")[0]  # a repeat records what the pass does
+        self.pass_dir = run_dir.for_pass(pass_name)
+        self.kind = self.pass_dir.kind  # a repeat records what the pass does
         self.info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
         self.steps: Steps | None = None
         self._gpu: GpuState | None = None
@@ -58,13 +59,15 @@ class Recording:
 
     def prepare(self, context: RankContext, progress: Progress, *, keep_trace: bool = True) -> Steps:
         """Make what measures on this rank's device."""
-        self.info |= describe(context, self.pass_name, self.run_dir)
+        config_hash = hashlib.sha256(self.run_dir.config.read_bytes()).hexdigest()
+        self.info |= describe(context) | {"config_hash": config_hash}
         log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
         profiler: StepProfiler | Capture | None = None
-        if self.kind == "torch":
+        if self.kind in TORCH_PASSES:
             keys = ("rank", "host", "boot_id", "config_hash")
             metadata = {f"rankscope_{key}": self.info[key] for key in keys}
-            profiler = StepProfiler(self.config.profile, context, self.rank_dir, metadata, keep_trace=keep_trace)
+            options = self.config.profile if self.kind == "torch" else light(self.config.profile)
+            profiler = StepProfiler(options, context, self.rank_dir, metadata, keep_trace=keep_trace)
         elif self.kind == "nsys":
             profiler = Capture(self.config.profile, context, profiled=under_nsys())
         self._gpu = GpuState(context, self.info["device_uuid"])
@@ -141,7 +144,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def describe(context: RankContext, pass_name: str, run_dir: RunDir) -> dict[str, Any]:
+def describe(context: RankContext) -> dict[str, Any]:
     """Return who this rank is, as it stands in rank.json."""
     properties: Any = torch.cuda.get_device_properties(context.device) if context.cuda else None
     return {
@@ -155,8 +158,6 @@ def describe(context: RankContext, pass_name: str, run_dir: RunDir) -> dict[str,
         "device_name": properties.name if properties else None,
         "device_uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,  # as nvidia-smi writes it
         "backend": context.backend,
-        "pass": pass_name,
-        "config_hash": hashlib.sha256(run_dir.config.read_bytes()).hexdigest(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

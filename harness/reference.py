@@ -20,9 +20,9 @@ def run(recording: Recording) -> None:
     config = recording.config
     with reporting(recording.rank_dir, of=len(recording.plan)) as progress:
         context = join(config)
-        faults = Faults(config, context)
-        steps = recording.prepare(context, progress, keep_trace=not faults.drops_trace)
         replica = Replica(config, context)
+        faults = Faults(config, context)  # after the replica, which sets the arithmetic: some are measured here
+        steps = recording.prepare(context, progress, keep_trace=not faults.drops_trace)
         faults.attach(replica.raw)
         recording.info |= {"parameters": replica.model.parameters, "flops_per_sample": replica.flops_per_sample}
         if config.profile.modules and steps.profiler is not None:

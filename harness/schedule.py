@@ -2,13 +2,13 @@
 
 from typing import Literal
 
-from rankscope.conf.schema import RunConfig
+from rankscope.conf.schema import TORCH_PASSES, RunConfig
 
 Phase = Literal["warmup", "measured", "wait", "active"]
 
 
 def phases(config: RunConfig, pass_name: str) -> list[Phase]:
-    """Return the phase of each step: warmup and measured (plain), or wait, warmup and active (torch, nsys)."""
+    """Return the phase of each step: warmup and measured (plain), or wait, warmup and active (the others)."""
     if pass_name == "plain":
         return [*_repeat("warmup", config.warmup_steps), *_repeat("measured", config.steps)]
     profile = config.profile
@@ -17,7 +17,7 @@ def phases(config: RunConfig, pass_name: str) -> list[Phase]:
         *_repeat("warmup", profile.warmup),
         *_repeat("active", profile.active),
     ]
-    return cycle * (profile.repeat if pass_name == "torch" else 1)  # a capture of nsys opens once
+    return cycle * (profile.repeat if pass_name in TORCH_PASSES else 1)  # a capture of nsys opens once
 
 
 def _repeat(phase: Phase, count: int) -> list[Phase]:

@@ -10,7 +10,9 @@ from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.harness.interrupt import saving
 from rankscope.harness.nvtx_ranges import under_nsys
 from rankscope.harness.process_group import die_with_parent
+from rankscope.harness.progress import answer_for_stacks
 from rankscope.harness.recording import Recording, one_line
+from rankscope.harness.turn import turn
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +32,7 @@ def main(arguments: list[str]) -> None:
     if not under_nsys():  # there launch/shield.py stands for the parent, which is a short-lived helper of nsys
         die_with_parent()
     log_to(rank_dir)
+    answer_for_stacks(rank_dir)
     recording = Recording(run_dir, pass_name, rank_dir)
     with saving(recording.save):
         try:
@@ -42,14 +45,18 @@ def main(arguments: list[str]) -> None:
 
 
 def _run(recording: Recording) -> None:
-    if recording.config.script is not None:
-        from rankscope.harness import script
+    config = recording.config
+    if config.launch.turn is not None:
+        import torch._dynamo  # noqa: F401  DDP imports it, which takes seconds: better while another run has its turn
+    with turn(config.launch.turn, recording.pass_dir, recording.rank_dir.rank):
+        if config.script is not None:
+            from rankscope.harness import script
 
-        script.run(recording)
-    else:
-        from rankscope.harness import reference
+            script.run(recording)
+        else:
+            from rankscope.harness import reference
 
-        reference.run(recording)
+            reference.run(recording)
 
 
 def log_to(rank_dir: RankDir) -> None:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from rankscope.conf import PassDir, RankDir
+from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch.progress import RankProgress
 from rankscope.launch.torchrun import Ended
 
@@ -103,7 +104,7 @@ def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: flo
 def missing_file(pass_dir: PassDir, ranks: Sequence[int], since: float) -> Failure | None:
     """Return the first file that a rank had to write in this pass and did not: absent, older than it, or empty."""
     for rank in map(pass_dir.rank, ranks):
-        needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.name == "torch" else [])
+        needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.kind in TORCH_PASSES else [])
         for path in needed:
             fault = usable(path, since)
             if fault is not None:

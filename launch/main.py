@@ -8,6 +8,7 @@ import msgspec
 import yaml
 
 from rankscope.conf import ConfigError, RunDirError
+from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch import sweep
 from rankscope.launch.compose import compose, submission
 from rankscope.launch.preflight import refuse, refuse_submission
@@ -83,7 +84,8 @@ def _report(recorded: Recorded, stop: Stop) -> int:
         say(f"rankscope: node {node.number} of {node.count} is done; the first node analyses {run_dir.path}")
         return 0 if failure is None else REFUSED
     if failure is not None:
-        traces = [rank for rank in run_dir.for_pass("torch").ranks() if rank.trace.exists() and rank.info.exists()]
+        ranks = [rank for name in TORCH_PASSES for rank in run_dir.for_pass(name).ranks()]
+        traces = [rank for rank in ranks if rank.trace.exists() and rank.info.exists()]
         traces = traces or [rank for rank in run_dir.for_pass("nsys").ranks() if rank.nsys_export.exists()]
         status = analyse(run_dir, stop, partial=True) if traces else REFUSED
         say(f"rankscope: status failed; what was recorded is kept in {run_dir.path}")

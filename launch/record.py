@@ -22,6 +22,7 @@ from rankscope.conf import RunConfig, RunDir, save_config
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import Status
 from rankscope.launch import slurm
+from rankscope.launch.distortion import distortion
 from rankscope.launch.environment import environment, git_commit
 from rankscope.launch.failure import Failure, Kind, failure_of
 from rankscope.launch.nodes import Node, enter
@@ -118,7 +119,7 @@ def _write_inputs(
 def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
     """Run the passes in turn, up to the first that fails on any node; notes the status of each in `passes`."""
     with closing(Stage(config, node)) as stage:
-        for name in pass_folders(config):
+        for name in planned(config, node.run_dir):
             node.begin(name)
             passes[name] = "running"
             command = torchrun_command(config, stage.run_dir, name, node.rendezvous)
@@ -133,6 +134,17 @@ def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, 
                 return failure
             passes[name] = "completed"
     return None
+
+
+def planned(config: RunConfig, run_dir: RunDir) -> Iterator[str]:
+    """Give the folders of the passes in turn; a light pass follows where the torch pass made steps much longer."""
+    yield from pass_folders(config)
+    limit, found = config.profile.light_above, distortion(run_dir)
+    if limit is not None and found is not None and found > limit and "light" not in config.passes:
+        text = f"torch.profiler makes a step {found:.2f} times as long: one more pass records device activities alone"
+        _log.info("%s", text)
+        say(f"rankscope: {text}")
+        yield "light"
 
 
 def _run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: Stop) -> Failure | None:

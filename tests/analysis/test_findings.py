@@ -17,6 +17,8 @@ from rankscope.analysis.ceilings import Ceilings
 from rankscope.analysis.facts import Facts, Finding
 from rankscope.analysis.limits import Limits, parse
 from rankscope.analysis.main import main
+from rankscope.analysis.plain import PassSteps, confirm
+from rankscope.analysis.room import Room
 from rankscope.analysis.stragglers import StepVerdict, Verdict
 from rankscope.analysis.table import Table
 from rankscope.conf import RunConfig, parse_config
@@ -243,6 +245,57 @@ def test_what_profiling_added_is_not_promised() -> None:
     assert (
         findings.distorts(1.15, "torch", [0], LIMITS) is None and findings.distorts(None, "torch", [0], LIMITS) is None
     )
+
+
+def test_no_fix_brings_more_than_the_plain_step_has_beside_computing_and_transfers() -> None:
+    """Traced, a step of 100 ms has 50 of stall. The plain step is 60: with 40 and 45 computed and 5 transferred, 10."""
+    table = steps(data_stall=[50, 50], exposed_transfer=[5, 5], exposed_wait=[5, 0])
+    before = [found(facts(table))["data_stall"]]
+    (after,) = findings.without_profiler(before, 60.0, 40.0, None, LIMITS, Room(step_ms=60.0, steps=table))
+    assert (after.recoverable_ms, after.severity, after.evidence["traced_ms"]) == (10.0, "high", 50.0)
+    room = Room(step_ms=60.0, steps=table)
+    assert room.for_finding("straggler_data", [1]) == 15.0, "the late rank mended, the others' 40 + 5 are left"
+    assert room.for_finding("exposed_comm", [0, 1]) == 15.0, "a transfer that is hidden leaves the computing"
+    assert room.for_finding("low_tensor_core_use", [0, 1]) is None
+
+
+def test_one_time_is_not_promised_twice_without_saying_so() -> None:
+    case = findings.find(facts(steps(exposed_transfer=[10, 10], comm=[11, 11]), calls=all_reduces([10**8])), LIMITS)
+    shared = {item.id: item.evidence.get("same_time_as") for item in findings.with_shared_time(case)}
+    assert shared == {"exposed_comm": None, "no_overlap": "exposed_comm"}
+
+
+def test_one_bucket_made_smaller_leaves_the_last_one_exposed() -> None:
+    one = found(facts(steps(exposed_transfer=[10, 10], comm=[11, 11]), calls=all_reduces([100 * 2**20])))["no_overlap"]
+    assert (one.overrides, one.recoverable_ms) == (["ddp.bucket_cap_mb=25"], 7.5)
+
+
+def test_copies_to_the_host_and_ddp_s_own_waits_get_their_own_advice() -> None:
+    down = activity(d2h_ns=[6, 6], h2d_ns=[4, 4], pageable_ns=[6, 6])
+    one = found(facts(steps(copy=[3, 3]), activity=down))["copy_bound"]
+    assert (one.advice, one.evidence["pageable_share"]) == (ADVICE["copy_bound_to_host"][0], 0.6)
+    own = syncs(8)
+    own.words.update({"call": ["cudaEventSynchronize"], "range": ["DistributedDataParallel.forward"]})
+    one = found(facts(activity=activity(syncs=[1, 1], sync_idle_ns=[8 * MS, 8 * MS]), syncs=own))["sync_in_loop"]
+    assert one.advice == ADVICE["sync_of_ddp"][0]
+
+
+@pytest.mark.parametrize(("cause", "own_ms", "backward_ms", "expected"), [
+    ("host", 50.0, (43.0, 21.0), True),  # the other rank's backward pass lasts until the late one's gradients come
+    ("host", 50.0, (21.0, 21.0), False),
+    ("data", 80.0, (21.0, 21.0), True),  # its own wait for batches is longer
+    ("compute", 50.0, (21.0, 21.0), None),  # a slow backward pass does not show
+])  # fmt: skip
+def test_the_plain_pass_shows_a_late_rank_by_what_the_others_wait(
+    cause: str, own_ms: float, backward_ms: tuple[float, float], expected: bool | None
+) -> None:
+    names = ("forward_ns", "data_wait_ns", "launch_ns", "h2d_ns")
+    ranks = {
+        rank: {name: np.array([own * MS]) for name in names} | {"backward_ns": np.array([backward_ms[rank] * MS])}
+        for rank, own in enumerate((50.0, own_ms))
+    }
+    late_rank = Verdict(verdict="persistent", rank=1, cause=cause, lateness_ns=24 * MS)
+    assert confirm(late_rank, PassSteps(ranks=ranks, info={})) is expected
 
 
 def test_every_limit_can_be_set_and_moves_its_border() -> None:

@@ -1,6 +1,7 @@
 """Tables by operator, module, kernel and bucket: a hand-worked nest of operators, and sums over real traces."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,12 @@ from rankscope.analysis.buckets import buckets
 from rankscope.analysis.operators import kernels_by_name, modules, operators
 from rankscope.analysis.summary import tables
 
+KERNEL = {"device": 0, "stream": 7}
+OCCUPANCY = {
+    1: {"est. achieved occupancy %": 80},
+    2: {"est. achieved occupancy %": 0},
+    3: {"est. achieved occupancy %": 10},
+}
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 
 
@@ -33,7 +40,9 @@ def nest(tmp_path: Path) -> Analysis:
     ]
     for number, (launched, took) in enumerate([(20, 5), (70, 7), (90, 9)], start=1):
         events.append(event("cuda_runtime", "cudaLaunchKernel", launched, 1, correlation=number))
-        events.append(event("kernel", f"k{number}", launched + 2, took, 7, correlation=number, device=0, stream=7))
+        events.append(
+            event("kernel", f"k{number % 2}", launched + 2, took, 7, correlation=number, **KERNEL, **OCCUPANCY[number])
+        )
     trace = {"traceEvents": events, "distributedInfo": {"rank": 0, "world_size": 1}, "baseTimeNanoseconds": 0}
     (tmp_path / "rank0.json").write_text(json.dumps(trace))
     return load(tmp_path)
@@ -47,6 +56,13 @@ def test_nested_operators_by_hand(nest: Analysis) -> None:
     assert (b["calls"], b["cpu_ns"], b["device_ns"], b["self_device_ns"]) == (1, 20_000, 7_000, 7_000)
     (head,) = modules(nest).to_pandas().to_dict("records")
     assert (head["name"], head["device_ns"], head["self_device_ns"]) == ("module: head", 7_000, 0)
+
+
+def test_occupancy_is_weighted_by_time_and_0_is_unknown(nest: Analysis) -> None:
+    """k1 ran 5 us at 80 % and 9 us at 10 %: 35 %; of k0 the profiler could not tell."""
+    rows = {row["name"]: row for row in kernels_by_name(nest).to_pandas().to_dict("records")}
+    assert rows["k1"]["occupancy"] == pytest.approx((5 * 0.8 + 9 * 0.1) / 14)
+    assert rows["k1"]["calls"] == 2 and math.isnan(rows["k0"]["occupancy"])
 
 
 def test_sums_of_a_real_trace() -> None:

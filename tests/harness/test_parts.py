@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
-from rankscope.conf import ConfigError, RunConfig, parse_config
+from rankscope.conf import ConfigError, PassDir, RunConfig, parse_config
 from rankscope.harness import disk
 from rankscope.harness.data import Batches, make_batches
 from rankscope.harness.faults import Faults, InjectedFault
@@ -23,6 +23,7 @@ from rankscope.harness.replica import Replica
 from rankscope.harness.schedule import phases
 from rankscope.harness.step_timer import StepTimer
 from rankscope.harness.trainer import Trainer
+from rankscope.harness.turn import turn
 from rankscope.models import SampleSpec
 
 CPU = torch.device("cpu")
@@ -58,6 +59,36 @@ def test_phases() -> None:
     config = config_of(steps=2, warmup_steps=1, profile={"wait": 1, "warmup": 1, "active": 2, "repeat": 2})
     assert phases(config, "plain") == ["warmup", "measured", "measured"]
     assert phases(config, "torch") == ["wait", "warmup", "active", "active"] * 2
+
+
+def test_runs_take_turns(tmp_path: Path) -> None:
+    """Two runs of two ranks name one file: no rank of the second goes on before the first run has left."""
+    path, log, go = str(tmp_path / "lock"), [], threading.Event()
+
+    def rank(run: str, number: int) -> None:
+        with turn(path, PassDir(tmp_path / run), number):
+            log.append(run)
+            if run == "first":
+                go.wait(10)
+
+    for run in ("first", "second"):
+        (tmp_path / run).mkdir()
+    threads = [threading.Thread(target=rank, args=("first", number)) for number in (0, 1)]
+    for thread in threads:
+        thread.start()
+    while log != ["first", "first"]:
+        time.sleep(0.01)
+    threads += [threading.Thread(target=rank, args=("second", number)) for number in (1, 0)]
+    for thread in threads[2:]:
+        thread.start()
+    time.sleep(0.2)
+    assert log == ["first", "first"]
+    go.set()
+    for thread in threads:
+        thread.join(10)
+    assert log == ["first", "first", "second", "second"]
+    with turn(None, PassDir(tmp_path / "third"), 1):
+        pass
 
 
 def test_an_epoch_gives_each_rank_its_own_samples_once() -> None:

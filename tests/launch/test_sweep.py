@@ -1,5 +1,7 @@
 """Sweeps: which points they have, and one from start to report with a point that fails, interrupted and resumed."""
 
+import json
+import re
 import signal
 import subprocess
 import sys
@@ -134,7 +136,15 @@ def test_a_sweep_interrupted_and_resumed(tmp_path: Path) -> None:
     assert "failed: raise:" in report and "(baseline)" in report
     assert "weak" in again.stdout and "failed" in again.stdout
 
-    done = subprocess.run(
-        [sys.executable, "-m", "rankscope.conf.cli", "report", folder], capture_output=True, timeout=60
-    )
+    pages = re.findall(r'href="([^"]+)"', (folder / "analysis" / "report.html").read_text())
+    assert len(pages) == 3 and all((folder / "analysis" / page).is_file() for page in pages), "each point's own page"
+
+    report_command = [sys.executable, "-m", "rankscope.conf.cli", "report"]
+    done = subprocess.run([*report_command, folder], capture_output=True, timeout=60)
     assert done.returncode == 3  # a point failed: not 0 unless allowed
+    both = subprocess.run([*report_command, folder, folder], capture_output=True, text=True, timeout=60)
+    assert both.returncode == 2 and "--out" in both.stderr and len(both.stderr.splitlines()) == 1
+    together = [*report_command, folder, folder, "--out", tmp_path / "both", "--allow-partial"]
+    assert subprocess.run(together, capture_output=True, timeout=60).returncode == 0
+    points = json.loads((tmp_path / "both" / "summary.json").read_text())["points"]
+    assert [point["id"] for point in points] == [f"{sweep}-{number:03d}" for sweep in (1, 2) for number in range(4)]

@@ -1,0 +1,38 @@
+"""What of the device's memory each rank used: the steps that a rank recorded in, one row a rank out."""
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from rankscope.conf import PassDir, RunDir
+
+_COLUMNS = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")
+
+
+def memory_of(run_dir: RunDir) -> list[dict[str, Any]]:
+    """Return of each rank the most (bytes) over the steps: `peak` inside a step, `allocated` and `reserved` after one.
+
+    They are the allocator's, of the plain pass, else of the first that was recorded; none on a CPU.
+    """
+    for name in ("plain", "torch", "light", "nsys"):
+        rows = _rows(run_dir.for_pass(name))
+        if rows:
+            return rows
+    return []
+
+
+def _rows(pass_dir: PassDir) -> list[dict[str, Any]]:
+    rows = []
+    for rank_dir in pass_dir.ranks():
+        try:
+            table = pq.read_table(rank_dir.steps, columns=list(_COLUMNS))
+        except (OSError, pa.ArrowInvalid):
+            continue
+        allocated, reserved, peak = (pc.max(table[name]).as_py() for name in _COLUMNS)
+        if peak is not None:
+            rows.append(
+                {"rank": rank_dir.rank, "peak_bytes": peak, "allocated_bytes": allocated, "reserved_bytes": reserved}
+            )
+    return rows

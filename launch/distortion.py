@@ -1,0 +1,29 @@
+"""How much longer torch.profiler makes a step on a GPU: the steps of two passes in, a ratio out."""
+
+from statistics import median
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankscope.conf import PassDir, RunDir
+
+
+def distortion(run_dir: RunDir) -> float | None:
+    """Return the torch pass's median step / the plain pass's, by the device's time; None where one has none."""
+    plain, traced = _step_ns(run_dir.for_pass("plain"), "measured"), _step_ns(run_dir.for_pass("torch"), "active")
+    return traced / plain if plain and traced else None
+
+
+def _step_ns(pass_dir: PassDir, phase: str) -> float | None:
+    """Return the median over ranks of a rank's median step (ns); None on a CPU, and where nothing can be read."""
+    medians = []
+    for rank in pass_dir.ranks():
+        try:
+            rows = pq.read_table(rank.steps, columns=["phase", "device_ns"]).to_pylist()
+        except (OSError, pa.ArrowInvalid):
+            return None
+        known = [row["device_ns"] for row in rows if row["phase"] == phase and row["device_ns"] is not None]
+        if not known:
+            return None
+        medians.append(median(known))
+    return median(medians) if medians else None
