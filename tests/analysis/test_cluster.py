@@ -113,8 +113,10 @@ def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "not-a-key")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-a-secret")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    yield "s3"
-    server.stop()
+    try:
+        yield "s3"
+    finally:  # else its thread would keep the tests' process
+        server.stop()
 
 
 @contextmanager
@@ -128,8 +130,10 @@ def gs(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server.start()
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{port}")
     monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # asks for things that the emulator lacks
-    yield "gs"
-    server.stop()
+    try:
+        yield "gs"
+    finally:  # else its thread would keep the tests' process
+        server.stop()
 
 
 @pytest.fixture(params=[s3, gs])
