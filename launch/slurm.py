@@ -86,7 +86,7 @@ def submit(
             jobs = [executor.submit(job, list(command)) for command in commands]
     except submitit.core.utils.FailedJobError as error:
         said = [line for line in str(error).splitlines() if line.startswith("sbatch: ")]
-        text = "; ".join(said) or str(error).strip().splitlines()[-1]
+        text = (said or str(error).strip().splitlines())[-1]
         raise ConfigError(f"hydra/launcher=slurm: SLURM refuses the job: {text}") from None
     return [submitted.job_id for submitted in jobs]
 

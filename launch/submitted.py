@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from rankscope.conf import RunConfig, RunDir
+from rankscope.conf import ConfigError, RunConfig, RunDir
 from rankscope.conf.run_dir import Status
 from rankscope.conf.sections import SlurmConfig
 from rankscope.launch import slurm
@@ -55,7 +55,11 @@ def run_one(launcher: SlurmConfig, config: RunConfig, overrides: Sequence[str], 
     exact = Path(config.run_dir) if config.run_dir is not None else None
     run_dir = prepare(config, overrides, exact)
     command = [*overrides, at(run_dir)]
-    (job,) = slurm.submit(launcher, run_dir.slurm, config.name, shape_of(config), [command], after=None)
+    try:
+        (job,) = slurm.submit(launcher, run_dir.slurm, config.name, shape_of(config), [command], after=None)
+    except ConfigError as error:
+        _close(run_dir, Failure(kind="slurm", message=str(error)))
+        raise
     say(f"rankscope: SLURM job {job}: {run_dir.path}")
     failure = None
     try:

@@ -38,7 +38,7 @@ class Cluster:
             self.command(1, *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
         )
 
-    def run(self, *command: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+    def run(self, *command: str, timeout: float = 300) -> "subprocess.CompletedProcess[str]":
         """Run a command of a user's to its end."""
         return subprocess.run(self.command(1, *command), capture_output=True, text=True, timeout=timeout)
 

@@ -44,7 +44,7 @@ def train(folder: Path, ranks: int) -> None:
         found = [read_json(path)["phase"] for path in folder.rglob("progress.json")]
         return found == ["measure"] * ranks
 
-    wait_for(measuring, "the ranks to train")
+    wait_for(measuring, "the ranks to train", limit_s=120)
 
 
 def without(program: str, folder: Path) -> str:
@@ -87,7 +87,7 @@ def test_a_sweep_over_two_nodes_with_a_failing_and_a_cancelled_point(cluster: Cl
     cancelled = sweep.read().points[1].job
     assert cancelled is not None
     cluster.run("scancel", cancelled)
-    _, said = first.communicate(timeout=120)
+    _, said = first.communicate(timeout=300)
     assert first.returncode == 3, said
     points = sweep.read().points
     assert [point.status for point in points] == ["completed", "cancelled", "completed", "failed"], said
@@ -128,7 +128,7 @@ def test_cancelled_and_given_up(cluster: Cluster, tmp_path: Path) -> None:
         train(folder.path, ranks=1)
     cluster.run("scancel", "--name=cancelled")
     begun["given-up"].send_signal(signal.SIGINT)
-    said = {name: process.communicate(timeout=60)[1] for name, process in begun.items()}
+    said = {name: process.communicate(timeout=120)[1] for name, process in begun.items()}
     assert begun["cancelled"].returncode == 2, said
     assert "was cancelled" in said["cancelled"]
     assert ["no accounting of SLURM" in said[name] for name in folders] == [True, False]
@@ -139,6 +139,14 @@ def test_cancelled_and_given_up(cluster: Cluster, tmp_path: Path) -> None:
     cluster.wait_idle(2)
 
 
+def test_what_slurm_refuses_is_one_line(cluster: Cluster, tmp_path: Path) -> None:
+    folder = RunDir(tmp_path / "run")
+    refused = cluster.run(*RUN, *PLAIN, *ONE_RANK, "hydra.launcher.partition=none", f"run_dir={folder.path}")
+    assert refused.returncode == 2
+    assert "SLURM refuses the job" in refused.stderr and "partition" in refused.stderr.splitlines()[-1]
+    assert folder.read_record()["status"] == "failed"
+
+
 def test_a_node_is_lost(cluster: Cluster, tmp_path: Path) -> None:
     folder = RunDir(tmp_path / "run")
     local = f"launch.local_dir={tmp_path}/local"
@@ -146,7 +154,7 @@ def test_a_node_is_lost(cluster: Cluster, tmp_path: Path) -> None:
     train(tmp_path / "local", ranks=2)
     cluster.hosts.cut()
     try:
-        _, said = run.communicate(timeout=90)
+        _, said = run.communicate(timeout=180)
     finally:
         cluster.hosts.mend()
     assert run.returncode == 2, said
