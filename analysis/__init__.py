@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from rankscope.analysis.errors import AnalysisError, Notice
     from rankscope.analysis.pipeline import Analysis, Options, load
     from rankscope.analysis.summary import summarise
+    from rankscope.analysis.watched import monitor_steps
 
-__all__ = ["Analysis", "AnalysisError", "Notice", "Options", "load", "summarise"]
+__all__ = ["Analysis", "AnalysisError", "Notice", "Options", "load", "monitor_steps", "summarise"]
 
-_HOMES = {"AnalysisError": "errors", "Notice": "errors", "summarise": "summary"}
+_HOMES = {"AnalysisError": "errors", "Notice": "errors", "monitor_steps": "watched", "summarise": "summary"}
 
 
 def __getattr__(name: str) -> Any:

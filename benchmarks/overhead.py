@@ -20,10 +20,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from rankscope.conf import RankDir, RunConfig, parse_config
+from rankscope.harness import Monitor
 from rankscope.harness.data import Batches, make_batches
 from rankscope.harness.faults import Faults
 from rankscope.harness.loop import Loop
+from rankscope.harness.marks import Source
 from rankscope.harness.nvtx_ranges import TorchEmitter
+from rankscope.harness.observer import Observer
 from rankscope.harness.process_group import RankContext, join
 from rankscope.harness.profiler import StepProfiler
 from rankscope.harness.progress import Progress
@@ -33,7 +36,33 @@ from rankscope.harness.step_timer import StepTimer
 from rankscope.harness.steps import Steps
 from rankscope.harness.trainer import Trainer
 
-GOALS = {"bare loop": "1 but for noise", "plain pass": "at most 1.005", "torch pass": "at most 1.02"}
+GOALS = {
+    "bare loop": "1 but for noise",
+    "plain pass": "at most 1.005",
+    "recorder": "at most 1.005",
+    "monitor": "at most 1.005",
+    "torch pass": "at most 1.02",
+}
+
+
+class Observed(Observer):
+    """A script in the plain pass, whose steps are those of the optimizer."""
+
+    def __init__(self, steps: Steps) -> None:
+        super().__init__()
+        self._steps = steps
+        self._step = 0
+        self.ranges = Ranges(
+            steps.timer, annotate=False, nvtx=TorchEmitter() if steps.context.cuda else None, loose=True
+        )
+        steps.begin(0)
+
+    def mark(self, source: Source) -> None:
+        if source == "optimizer":
+            self._steps.end(self._step)
+            self._steps.advance(self._step)
+            self._step = min(self._step + 1, len(self._steps.plan) - 1)
+            self._steps.begin(self._step)
 
 
 class Bench:
@@ -74,6 +103,26 @@ class Bench:
 
     def plain_pass(self) -> float:
         return self.timed(self.plain_loop.step, self.plain_loop.steps.advance)
+
+    def recorder(self) -> float:
+        """The bare loop found by torch's own calls, in the plain pass: the recorded part of `rankscope run script=`."""
+        observer = Observed(self.plain_loop.steps)
+        observer.marks.install()
+        try:
+            return self.timed(lambda _: self.bare_step(), lambda _: None)
+        finally:
+            observer.marks.remove()
+            self.plain_loop.steps.timer.close()
+
+    def monitor(self) -> float:
+        """The bare loop watched by a Monitor; of one rank, so without the exchange between hosts."""
+        with tempfile.TemporaryDirectory() as folder:
+            monitor = Monitor(folder)
+            monitor.step()
+            try:
+                return self.timed(lambda _: self.bare_step(), lambda _: monitor.step())
+            finally:
+                monitor.close()
 
     def bare_profiler(self) -> float:
         options = self.config.profile
@@ -183,6 +232,8 @@ def main() -> None:
         # In this order: once it was used, torch.profiler slows the process's later CUDA launches.
         compare("bare loop", bench.bare, bench.bare, options.blocks, options.steps)
         compare("plain pass", bench.bare, bench.plain_pass, options.blocks, options.steps)
+        compare("recorder", bench.bare, bench.recorder, options.blocks, options.steps)
+        compare("monitor", bench.bare, bench.monitor, options.blocks, options.steps)
         compare("torch pass", bench.bare_profiler, bench.torch_pass, options.blocks, options.steps)
 
 

@@ -5,6 +5,7 @@ its own as it likes, and no collective of ours is ever counted among them. It la
 """
 
 import os
+from collections import deque
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch import Tensor
 
 JOIN_S = 120.0  # for all ranks to come here for the first time
 _TAG = 7
+# The last exchanges. A thread of gloo that frees a tensor of Python's takes the interpreter's lock for it; when the
+# interpreter has ended meanwhile, that ends the process with SIGABRT. So the last reference is never gloo's.
+_KEPT: deque[Any] = deque(maxlen=64)
 
 
 class ControlError(RuntimeError):
@@ -31,7 +35,8 @@ class Control:
         joining = timedelta(seconds=join_s)
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         c10d: Any = dist  # whose stubs leave these classes out, or half of their methods
-        base = c10d.TCPStore(host, port, world_size, serves, timeout=joining, wait_for_workers=False)
+        options = {"timeout": joining, "wait_for_workers": False, "multi_tenant": True}
+        base = c10d.TCPStore(host, port, world_size, serves, **options)
         self._store = c10d.PrefixStore(f"rankscope/{name}/{attempt}", base)
         self._meet_in_store(join_s)
         self._group = c10d.ProcessGroupGloo(self._store, rank, world_size, timedelta(seconds=timeout_s))
@@ -48,10 +53,18 @@ class Control:
         """Fill `message` with what one rank sends."""
         self._group.recv([message], rank, _TAG).wait()
 
+    def share(self, key: str, value: str | None) -> str:
+        """Return what rank 0 says under `key`; only its own `value` counts."""
+        if self.rank == 0:
+            self._store.set(key, value or "")
+        return bytes(self._store.get(key)).decode()
+
     def gather_later(self, values: Tensor) -> tuple[list[Tensor], dist.Work]:
         """Begin to give `values` of every rank to every rank; returns where they will be, and what says when."""
         gathered = [torch.empty_like(values) for _ in range(self.world_size)]
-        return gathered, self._group.allgather([gathered], [values])
+        work = self._group.allgather([gathered], [values])
+        _KEPT.append((values, gathered))
+        return gathered, work
 
     def _meet_in_store(self, join_s: float) -> None:
         """Wait for all ranks with a limit of our own: gloo's would name addresses, not ranks.

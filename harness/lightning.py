@@ -10,7 +10,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rankscope.harness.recorder import Marker, Recorder
+from rankscope.harness.instrument import Marker
+from rankscope.harness.recorder import Recorder
 
 if TYPE_CHECKING:
     Callback: Any = object

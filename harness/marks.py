@@ -28,7 +28,9 @@ Source = Literal["recorder", "profiler", "optimizer", "loader"]
 class Target(Protocol):
     """Who is told; `ranges` is null while nothing is timed."""
 
-    ranges: Ranges | None
+    @property
+    def ranges(self) -> Ranges | None:
+        """The ranges to open."""
 
     def mark(self, source: Source) -> None:
         """A step ends here, if steps are those of `source`."""
@@ -52,6 +54,7 @@ class Marks:
         self.optimizers: Counter[str] = Counter()  # steps by kind and place of the optimizer
         self.skipped = 0  # steps that a GradScaler left out
         self.made_optimizers = 0
+        self.guesses = True
 
     def install(self) -> None:
         """Begin to listen."""
@@ -72,14 +75,15 @@ class Marks:
         while self._undo:
             self._undo.pop()()
 
-    def give_way(self) -> None:
-        """End the `forward` that was guessed: the script opens a range of its own."""
+    def give_way(self, name: str) -> None:
+        """End the `forward` that was guessed: the script opens `name` itself. Its own `forward` ends the guessing."""
+        self.guesses = self.guesses and name != "forward"
         if self._open == "forward":
             self.close()
 
     def guess_forward(self) -> None:
         """Begin `forward`, unless another range is open: a batch has just come."""
-        if self._open is None and self._here:
+        if self._open is None and self.guesses and self._here:
             self._switch("forward")
 
     def close(self) -> None:

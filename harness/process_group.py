@@ -98,7 +98,7 @@ def context_of(device: torch.device, backend: str | None, control: Control | Non
     )
 
 
-def of_script(timeout_s: float) -> tuple[RankContext, str | None]:
+def of_script(timeout_s: float, name: str = "control") -> tuple[RankContext, str | None]:
     """Return the rank whose script has chosen its device and groups by now, and what is to be said about it.
 
     A device that the script has not touched yet is not touched here either.
@@ -106,7 +106,7 @@ def of_script(timeout_s: float) -> tuple[RankContext, str | None]:
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
     backend = str(dist.get_backend()) if dist.is_available() and dist.is_initialized() else None
     try:
-        return context_of(device, backend, connect("control", timeout_s=timeout_s)), None
+        return context_of(device, backend, connect(name, timeout_s=timeout_s)), None
     except ControlError as error:
         return context_of(device, backend, None), f"{error} of the first: ranks do not begin together"
 

@@ -24,7 +24,7 @@ class Range:
     def __init__(self, name: str, ranges: "Ranges", *, annotate: bool, nvtx: Emitter | None, loose: bool) -> None:
         self._name = name
         self._ranges = ranges
-        self._annotate = annotate
+        self.annotated = annotate
         self._nvtx = nvtx
         self._loose = loose
         self._annotation: record_function | None = None
@@ -37,7 +37,7 @@ class Range:
                 self._opened = self._nvtx.start(self._name)
             else:
                 self._nvtx.push(self._name)
-        if self._annotate:
+        if self.annotated:
             self._annotation = record_function(self._name)
             self._annotation.__enter__()
         self._timed = self._ranges.current is None
@@ -77,3 +77,8 @@ class Ranges:
         self.forward = self.by_name["forward"]
         self.backward = self.by_name["backward"]
         self.optimizer = self.by_name["optimizer"]
+
+    def annotate(self, on: bool) -> None:
+        """Say whether torch.profiler listens from now on."""
+        for item in self.by_name.values():
+            item.annotated = on

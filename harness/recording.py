@@ -59,7 +59,8 @@ class Recording:
 
     def prepare(self, context: RankContext, progress: Progress, *, keep_trace: bool = True) -> Steps:
         """Make what measures on this rank's device."""
-        self.info |= describe(context, self.pass_name, self.run_dir)
+        config_hash = hashlib.sha256(self.run_dir.config.read_bytes()).hexdigest()
+        self.info |= describe(context) | {"config_hash": config_hash}
         log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
         profiler: StepProfiler | Capture | None = None
         if self.kind in TORCH_PASSES:
@@ -143,7 +144,7 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def describe(context: RankContext, pass_name: str, run_dir: RunDir) -> dict[str, Any]:
+def describe(context: RankContext) -> dict[str, Any]:
     """Return who this rank is, as it stands in rank.json."""
     properties: Any = torch.cuda.get_device_properties(context.device) if context.cuda else None
     return {
@@ -157,8 +158,6 @@ def describe(context: RankContext, pass_name: str, run_dir: RunDir) -> dict[str,
         "device_name": properties.name if properties else None,
         "device_uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,  # as nvidia-smi writes it
         "backend": context.backend,
-        "pass": pass_name,
-        "config_hash": hashlib.sha256(run_dir.config.read_bytes()).hexdigest(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

@@ -11,15 +11,14 @@ import runpy
 import statistics
 import sys
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
 from rankscope.harness.idle_profiler import install as install_idle_profiler
-from rankscope.harness.marks import Marks, Source, samples_of
+from rankscope.harness.marks import Source
+from rankscope.harness.observer import Observer
 from rankscope.harness.process_group import of_script
 from rankscope.harness.progress import Progress, reporting
-from rankscope.harness.ranges import Ranges
 from rankscope.harness.recording import Recording
 from rankscope.harness.steps import Steps
 
@@ -34,21 +33,19 @@ class Recorded(SystemExit):
     """Everything is recorded: the script ends here, with exit status 0."""
 
 
-class ScriptJob:
+class ScriptJob(Observer):
     """The script's steps as they are recorded; told by `Marks` and by `Recorder`."""
 
     def __init__(self, recording: Recording, progress: Progress) -> None:
-        self.ranges: Ranges | None = None
-        self.marks = Marks(self)
+        super().__init__()
         self.done = False
-        self.batches = 0
         self.recorder = False  # whether the script has a Recorder
         self._recording = recording
         self._progress = progress
         self._profiles = False  # whether it has a profiler of its own with a schedule
         self._steps: Steps | None = None
         self._step = 0  # the one that is open
-        self._samples: list[int | None] = [0]
+        self._samples: list[int | None] = []  # of each step
 
     def install(self) -> None:
         """Listen to the script."""
@@ -80,20 +77,6 @@ class ScriptJob:
 
     # --- what the script does ------------------------------------------------------------------------------------
 
-    def loaded(self, batch: Any, *, first: bool, counted: bool) -> None:
-        """Take a batch that came through a Recorder; a DataLoader's own was counted already."""
-        if not counted:
-            self.batch(samples_of(batch), first=first)
-        self.marks.guess_forward()
-
-    def batch(self, samples: int | None, *, first: bool) -> None:
-        """Count a batch; `first` of its epoch."""
-        self.batches += 1
-        known = self._samples[-1]
-        self._samples[-1] = None if samples is None or known is None else known + samples
-        if first and self._steps is not None:
-            self._steps.timer.mark_first_of_epoch()
-
     def mark(self, source: Source) -> None:
         """End the open step and begin the next, if steps are those of `source`; raises `Recorded` after the last."""
         if self.done or source != self.source:
@@ -102,11 +85,11 @@ class ScriptJob:
         if self._steps is None:
             self.begin()
             return
+        self._samples.append(self.take_samples())
         self._steps.end(self._step)
         self._steps.advance(self._step)
         self._step += 1
         if self._step < len(self._steps.plan):
-            self._samples.append(0)
             self._steps.begin(self._step)
             return
         self._steps.stop()
@@ -126,7 +109,7 @@ class ScriptJob:
         self._recording.info["steps_from"] = self.source
         self._recording.begin()
         self._steps.start()
-        self._samples = [0]
+        self.take_samples()
         self._steps.begin(0)
 
     # --- its end -------------------------------------------------------------------------------------------------
@@ -165,7 +148,7 @@ class ScriptJob:
         self.done = True
         self.ranges = None
         info = self._recording.info
-        counts = [samples for samples in self._samples[: self._step] if samples is not None]
+        counts = [samples for samples in self._samples if samples is not None]
         info["samples_per_step"] = statistics.median(counts) if counts and all(counts) else None
         kinds = {name.split()[0] for name in self.marks.optimizers}
         if info["steps_from"] == "optimizer" and len(self.marks.optimizers) > 1:

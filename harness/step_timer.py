@@ -85,8 +85,9 @@ class _Step:
 class StepTimer:
     """Records one row a step. Call `begin` at each step's start, `end` at its end, `close` after the last."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, memory_every: int = 1) -> None:
         self._device = device
+        self._memory_every = memory_every  # steps
         self._cuda = device.type == "cuda"
         self._done: list[_Step] = []
         self._pending: deque[_Step] = deque()  # closed on the host, the device not yet there
@@ -145,7 +146,7 @@ class StepTimer:
         self._drain()
 
     def _take_memory(self, step: _Step) -> None:
-        if self._cuda:
+        if self._cuda and step.step % self._memory_every == 0:
             # One call for all three: the single getters each build the whole table again.
             memory = torch.cuda.memory_stats_as_nested_dict(self._device)
             allocated, reserved = memory["allocated_bytes"]["all"], memory["reserved_bytes"]["all"]
@@ -172,6 +173,20 @@ class StepTimer:
         if self._current is not None:
             steps.append(self._current)
         return [step.row() for step in steps]
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the rows that are complete and forget them: a long run would fill the memory."""
+        self._drain()
+        with self._draining:
+            rows = [step.row() for step in self._done]
+            self._done.clear()
+        return rows
+
+    def wait(self) -> None:
+        """Wait until the device has done every step that has ended."""
+        if self._pending and self._pending[-1].last is not None:
+            self._pending[-1].last.synchronize()
+        self._drain()
 
     def _close(self, step: _Step, now: int, event: torch.cuda.Event | None, *, owns_last: bool) -> None:
         step.host_ns = now - step.began_ns

@@ -152,7 +152,7 @@ def test_the_script_s_own_range_goes_first(listener: Listener) -> None:
     optimizer = torch.optim.SGD(model.parameters())
     assert listener.ranges is not None
     for (inputs,) in loader:
-        listener.marks.give_way()
+        listener.marks.give_way("forward")
         with listener.ranges.forward:
             loss = model(inputs).sum()
         with listener.ranges.optimizer:

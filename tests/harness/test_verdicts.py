@@ -1,0 +1,132 @@
+"""The Monitor's judgements against their definitions, by enumeration, by simulation, and on steps made by hand."""
+
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from rankscope.harness.exact_tests import Values, _u_counts, fisher, u_statistic, u_threshold
+from rankscope.harness.verdicts import JUDGED, REFERENCE, SPEED, LateRank, Speed, own_parts
+
+MS = 1e6
+EVERY = 5
+
+
+def test_u_is_counted_as_all_orders_of_the_steps_give_it() -> None:
+    found: Counter[float] = Counter()
+    for chosen in itertools.combinations(range(7), 3):
+        rest = [place for place in range(7) if place not in chosen]
+        found[u_statistic(np.array(chosen, float), np.array(rest, float))] += 1
+    assert [found[u] for u in range(13)] == _u_counts(3, 4)
+    assert u_statistic(np.ones(2), np.ones(3)) == 3  # equal pairs count half
+
+
+def test_the_threshold_is_the_least_that_keeps_the_rate() -> None:
+    counts = _u_counts(5, 8)
+    for alpha in (0.5, 0.05, 0.001):
+        u = int(u_threshold(5, 8, alpha))
+        assert sum(counts[u:]) <= alpha * math.comb(13, 5) < sum(counts[u - 1 :])
+    assert u_threshold(1, 1, 1e-9) == math.inf
+
+
+def test_fisher_against_all_orders() -> None:
+    places = list(itertools.combinations(range(9), 4))  # of 4 hits; the last 3 steps are the recent ones
+    for hits in range(4):
+        expected = sum(sum(place >= 6 for place in chosen) >= hits for chosen in places) / len(places)
+        assert fisher(hits, 3, 4 - hits, 6) == pytest.approx(expected)
+
+
+def steps(count: int, ranks: int, seed: int, noise: float = 0.01) -> Values:
+    """Return healthy steps of 10 ms: 1 data, 4 forward, 4 backward, 1 optimizer, each with noise."""
+    parts = np.tile(np.array([0.0, 1, 0, 4, 4, 1]) * MS, (count, ranks, 1))
+    own = np.random.default_rng(seed).lognormal(0, noise, parts.shape)
+    parts *= own
+    parts[..., 0] = parts[..., 1:].sum(axis=-1).max(axis=1, keepdims=True)
+    return parts
+
+
+def slowed(parts: Values, rank: int, column: int, ms: float) -> Values:
+    """Slow one rank: the others' backward pass, which waits for it, and everybody's step become longer."""
+    parts = parts.copy()
+    parts[..., 0] += ms * MS
+    if column:
+        parts[:, rank, column] += ms * MS
+    for other in range(parts.shape[1]):
+        parts[:, other, 4] += ms * MS if other != rank else 0
+    return parts
+
+
+def feed(judge: LateRank, parts: Values) -> list[tuple[int, str]]:
+    return [
+        (event.step, f"{event.event} {event.rank} {event.cause}")
+        for first in range(0, len(parts) - EVERY + 1, EVERY)
+        for event in judge.add(first, parts[first : first + EVERY])
+    ]
+
+
+@pytest.mark.parametrize(("column", "cause"), [(1, "data"), (2, "copy"), (3, "compute"), (0, "host")])
+def test_a_rank_that_becomes_late_is_named_within_ten_steps_and_let_go(column: int, cause: str) -> None:
+    healthy, late = steps(203, 4, seed=1), slowed(steps(200, 4, seed=2), 2, column, 3.0)
+    found = feed(LateRank(4, 1e-6), np.concatenate([healthy, late, steps(100, 4, seed=3)]))
+    (named, said), (gone, recovered) = found
+    assert said == f"late_rank 2 {cause}" and 203 <= named <= 213
+    assert recovered == "recovered 2 None" and 403 + JUDGED <= gone + 1 <= 403 + JUDGED + EVERY
+
+
+def test_a_rank_that_is_late_from_the_start_is_named_after_the_reference() -> None:
+    found = feed(LateRank(2, 1e-6), slowed(steps(200, 2, seed=1), 0, 3, 2.0))
+    assert found == [(JUDGED + REFERENCE - 1, "late_rank 0 compute")]
+
+
+def test_waiting_in_the_backward_pass_is_not_being_late() -> None:
+    own = own_parts(slowed(steps(1, 2, seed=1, noise=0), 0, 3, 3.0))
+    assert own[0].sum(axis=1).tolist() == pytest.approx([9 * MS, 6 * MS])
+
+
+def test_no_more_false_late_ranks_than_stated() -> None:
+    """Steps so noisy that a rank is late in one of four: exchangeable, so no more alarms than `alpha` a judgement."""
+    alpha, judgements, alarms = 0.02, 0, 0
+    for seed in range(30):
+        judge = LateRank(2, alpha)
+        parts = steps(400, 2, seed=seed, noise=0.12)
+        for first in range(0, len(parts), EVERY):
+            alarms += sum(event.event == "late_rank" for event in judge.add(first, parts[first : first + EVERY]))
+            judgements += first >= JUDGED
+    assert 0 < alarms <= alpha * judgements
+
+
+def test_no_more_false_changes_of_speed_than_stated() -> None:
+    alpha, judgements, alarms = 0.02, 0, 0
+    for seed in range(30):
+        judge, random = Speed(alpha, least=0.0), np.random.default_rng(seed)
+        for first in range(0, 800, EVERY):
+            alarms += len(judge.add(first, random.pareto(1.5, EVERY) + 1))  # heavy tails: no mean to speak of
+            judgements += first >= SPEED + REFERENCE
+    assert 0 < alarms <= alpha * judgements
+
+
+def test_a_change_of_speed_is_dated() -> None:
+    random = np.random.default_rng(0)
+    times = random.normal(10, 0.3, 600) * MS
+    times[350:] *= 1.1
+    judge = Speed(1e-6)
+    found = [event for first in range(0, 600, EVERY) for event in judge.add(first, times[first : first + EVERY])]
+    (event,) = found
+    assert abs(event.since - 350) <= 3 and event.step <= 350 + SPEED
+    assert event.before_ms == pytest.approx(10, rel=0.02) and event.after_ms == pytest.approx(11, rel=0.02)
+
+
+def test_a_slow_drift_is_found_against_the_first_steps() -> None:
+    random = np.random.default_rng(0)
+    times = random.normal(10, 0.3, 3000) * np.linspace(1, 1.2, 3000) * MS
+    judge = Speed(1e-6)
+    assert any(judge.add(first, times[first : first + EVERY]) for first in range(0, 3000, EVERY))
+
+
+def test_a_few_odd_steps_change_nothing() -> None:
+    times = np.random.default_rng(0).normal(10, 0.3, 600) * MS
+    times[300:310] *= 20  # a checkpoint
+    judge = Speed(1e-6)
+    assert not any(judge.add(first, times[first : first + EVERY]) for first in range(0, 600, EVERY))
