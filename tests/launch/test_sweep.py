@@ -144,7 +144,7 @@ def test_a_sweep_interrupted_and_resumed(tmp_path: Path) -> None:
     assert done.returncode == 3  # a point failed: not 0 unless allowed
     both = subprocess.run([*report_command, folder, folder], capture_output=True, text=True, timeout=60)
     assert both.returncode == 2 and "--out" in both.stderr and len(both.stderr.splitlines()) == 1
-    together = [*report_command, folder, folder, "--out", tmp_path / "both", "--allow-partial"]
+    together = [*report_command, str(folder), str(folder), "--out", str(tmp_path / "both"), "--allow-partial"]
     assert subprocess.run(together, capture_output=True, timeout=60).returncode == 0
     points = json.loads((tmp_path / "both" / "summary.json").read_text())["points"]
     assert [point["id"] for point in points] == [f"{sweep}-{number:03d}" for sweep in (1, 2) for number in range(4)]
