@@ -12,6 +12,9 @@ class Args(
         "external_id": "External id",
         "external_id_before_1_12": "external id",
         "occupancy": "est. achieved occupancy %",
+        "allocated": "Total Allocated",
+        "reserved": "Total Reserved",
+        "device_type": "Device Type",
         "collective": "Collective name",
         "in_nelems": "In msg nelems",
         "out_nelems": "Out msg nelems",
@@ -30,6 +33,9 @@ class Args(
     stream: Any = None
     bytes: Any = None
     occupancy: Any = None
+    allocated: Any = None
+    reserved: Any = None
+    device_type: Any = None
     collective: Any = None
     in_nelems: Any = None
     out_nelems: Any = None

@@ -131,6 +131,19 @@ def _corrected(
     return msgspec.structs.replace(finding, recoverable_ms=left, evidence=evidence, severity=severity(share, limits))
 
 
+def unsure(found: list[Finding]) -> list[Finding]:
+    """On a CPU a rank may be late in one pass because something else used its core: of medium severity at most.
+
+    That is what is left to say of a straggler that the plain pass does not show.
+    """
+    return [
+        msgspec.structs.replace(item, severity="medium", evidence=item.evidence | {"confirmed_by_plain": None})
+        if item.id.startswith("straggler") and item.severity == "high"
+        else item
+        for item in found
+    ]
+
+
 def with_shared_time(found: list[Finding]) -> list[Finding]:
     """Say of a finding which costlier one, further up, holds the same time: a fix brings it once."""
     result: list[Finding] = []

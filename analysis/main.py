@@ -6,6 +6,7 @@
 import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import numpy as np
@@ -25,6 +26,9 @@ from rankscope.analysis.table import Table
 from rankscope.analysis.untraced import show_untraced, summarise_untraced
 from rankscope.conf import RunDir
 from rankscope.conf.files import replacing, write_json, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 
@@ -220,19 +224,29 @@ def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
         write_text(folder / "report.html", report_html(summary, analysis, name, made))
     if "roofline" in made:
         _draw_roofline(analysis, made["roofline"], folder / "figures" / "roofline.png")
+    if "memory" in made:
+        from rankscope.analysis import memory_timeline
+
+        starts = analysis.step_table["start_ns"][analysis.step_table["rank"] == analysis.ranks[0].rank]
+        _draw(memory_timeline.figure(made["memory"], starts), folder / "figures" / "memory.png")
     write_json(folder / "summary.json", summary)
 
 
-def _draw_roofline(analysis: Analysis, table: Table, path: Path) -> None:
+def _draw(figure: "Figure", path: Path) -> None:
     from rankscope.analysis.plots import png
+
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(png(figure))
+
+
+def _draw_roofline(analysis: Analysis, table: Table, path: Path) -> None:
     from rankscope.analysis.roofline import figure, peaks
 
     config = None if analysis.run_dir is None else config_of(analysis.run_dir)
     if config is None or not np.isfinite(table["intensity"]).any():
         return
-    path.parent.mkdir(exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_bytes(png(figure(table, *peaks(config, analysis.ceilings))))
+    _draw(figure(table, *peaks(config, analysis.ceilings)), path)
 
 
 def _write_json(summary: Json, target: Path | None) -> None:

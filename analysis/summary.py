@@ -274,8 +274,16 @@ def tables(analysis: Analysis) -> dict[str, Table]:
         "modules": operators.modules(detailed),
         "buckets": buckets.buckets(analysis),
     }
-    roof = roofline_of(analysis)
-    return found if roof is None else {**found, "roofline": roof}
+    more = {"roofline": roofline_of(analysis), "memory": memory_of_window(analysis)}
+    return found | {name: table for name, table in more.items() if table is not None}
+
+
+def memory_of_window(analysis: Analysis) -> Table | None:
+    """Return the memory's timeline; None where the run was not to record it."""
+    from rankscope.analysis.memory_timeline import memory_timeline
+
+    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
+    return memory_timeline(analysis) if config is not None and config.profile.profile_memory else None
 
 
 def with_operators(analysis: Analysis) -> Analysis:

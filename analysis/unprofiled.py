@@ -68,10 +68,13 @@ def read(analysis: Analysis, notices: list[Notice]) -> Unprofiled:
 def findings_of(analysis: Analysis, without: Unprofiled) -> list[Finding]:
     """Return the findings with what profiling added taken off, and one more where it distorts the step."""
     limits = analysis.options.limits
-    room = Room.of(analysis.analysed_steps, without.step_ms) if _on_gpu(analysis) else None
+    gpu = all(data.mode == "device" for data in analysis.ranks)
+    room = Room.of(analysis.analysed_steps, without.step_ms) if gpu else None
     found = findings.without_profiler(
         analysis.findings, without.step_ms, without.extra_ms, without.confirmed, limits, room
     )
+    if not gpu and without.step_ms is not None and not without.confirmed:
+        found = findings.unsure(found)
     ranks = [data.rank for data in analysis.ranks]
     slowed = findings.distorts(without.overhead[analysis.profiler], analysis.profiler, ranks, limits)
     return _applicable(findings.with_shared_time(found if slowed is None else [*found, slowed]), without.script)
@@ -85,10 +88,6 @@ def _applicable(found: list[Finding], script: bool) -> list[Finding]:
         msgspec.structs.replace(item, overrides=[word for word in item.overrides if word.startswith("profile")])
         for item in found
     ]
-
-
-def _on_gpu(analysis: Analysis) -> bool:
-    return all(data.mode == "device" for data in analysis.ranks)
 
 
 def _distortion(analysis: Analysis, overheads: dict[str, float | None]) -> list[Notice]:

@@ -259,6 +259,12 @@ def test_no_fix_brings_more_than_the_plain_step_has_beside_computing_and_transfe
     assert room.for_finding("low_tensor_core_use", [0, 1]) is None
 
 
+def test_on_a_cpu_a_late_rank_that_the_plain_pass_does_not_show_is_not_called_high() -> None:
+    late_rank = found(facts(verdict=late(30)))["straggler_compute"]
+    stall = found(facts(steps(data_stall=[30, 30])))["data_stall"]
+    assert [item.severity for item in findings.unsure([late_rank, stall])] == ["medium", "high"]
+
+
 def test_one_time_is_not_promised_twice_without_saying_so() -> None:
     case = findings.find(facts(steps(exposed_transfer=[10, 10], comm=[11, 11]), calls=all_reduces([10**8])), LIMITS)
     shared = {item.id: item.evidence.get("same_time_as") for item in findings.with_shared_time(case)}

@@ -134,7 +134,7 @@ def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(
 
 
 def test_another_configuration_may_not_join(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
-    first = start("passes=[plain]", "launch.join_timeout_s=15")
+    first = start("passes=[plain]", "launch.join_timeout_s=25")
     first.launchers[1].kill()
     first.launchers[1].wait()
     wait_for(first.run_dir.config.exists, "the first node's configuration")
