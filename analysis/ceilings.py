@@ -4,7 +4,6 @@ The analysis uses the ceilings of the run's own host, devices and world size whe
 it is given.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 import numpy as np
 
 from rankscope.conf.ceilings_file import SCHEMA
+from rankscope.conf.files import read_json
 
 
 class CeilingsError(ValueError):
@@ -52,7 +52,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
 def load(path: Path) -> Ceilings:
     """Read a file of `rankscope ceilings`; `CeilingsError` when it is none."""
     try:
-        found = msgspec.convert(json.loads(path.read_text()), Ceilings)
+        found = msgspec.convert(read_json(path), Ceilings)
     except (OSError, ValueError, msgspec.ValidationError) as error:
         raise CeilingsError(f"{path}: cannot be read as ceilings ({error}); measure them: rankscope ceilings") from None
     if found.schema > SCHEMA:

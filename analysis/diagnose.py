@@ -1,6 +1,5 @@
 """From an analysis to its findings: gathers `Facts` of all ranks, and applies the rules."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from rankscope.analysis.loader import loader_waits
 from rankscope.analysis.table import Table
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 from rankscope.conf.ceilings_file import cache_folder
+from rankscope.conf.files import read_json
 
 if TYPE_CHECKING:
     from rankscope.analysis.pipeline import Analysis
@@ -69,7 +69,7 @@ def rank_infos(run_dir: RunDir, passes: tuple[str, ...] = ("plain", "torch", "li
         infos = []
         for rank_dir in run_dir.for_pass(name).ranks():
             try:
-                infos.append(json.loads(rank_dir.info.read_text()))
+                infos.append(read_json(rank_dir.info))
             except (OSError, ValueError):
                 break
         if infos:

@@ -16,7 +16,7 @@ class AnalysisError(Exception):
     """No numbers can be given; the message is one line: which file, what is wrong, what to do."""
 
     def __init__(self, message: str, notices: "list[Notice] | None" = None) -> None:
-        super().__init__(message)
+        super().__init__(" ".join(message.split()))  # names out of a file may hold anything
         self.notices = notices or []
 
 

@@ -151,7 +151,10 @@ class EventReader:
         return self._salvage(buffer, last=True)
 
     def _decode(self, text: bytes) -> list[Event]:
-        events = EVENTS.decode(text)
+        try:
+            events = EVENTS.decode(text)
+        except RecursionError:
+            raise msgspec.ValidationError("nested deeper than any trace") from None
         if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
             exact = EXACT_EVENTS.decode(text)
             for event in exact:
@@ -254,14 +257,16 @@ class EventReader:
         text, _ = repair(head + (tail if tail is not None else b"]}"))
         try:
             document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode("utf-8-sig").lstrip())
-        except ValueError:
+        except (ValueError, RecursionError):
             head_only, _ = repair(head + b"]}")
             try:
                 document = json.loads(head_only, object_pairs_hook=self._pairs)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise self._refused("json_invalid", "its metadata is not valid JSON; record it again") from None
             if self.complete:
                 self._note("json_invalid", "text after the events is not valid JSON; it was left out")
+        if not isinstance(document, dict):
+            raise self._refused("json_invalid", "its metadata is no JSON object; record it again")
         self.metadata = document
 
     def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:

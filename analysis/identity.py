@@ -12,6 +12,7 @@ from rankscope.analysis import ranks, sources
 from rankscope.analysis.errors import AnalysisError, Level, Notice
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.ranks import Outcome
+from rankscope.analysis.trace import rank_number
 
 _NAMED_ONE_BY_ONE = 8  # missing ranks
 
@@ -98,7 +99,7 @@ def _ranks_in(listed: str) -> list[int]:
         ranks = msgspec.json.decode(listed, type=list[int])
     except msgspec.MsgspecError:
         return []  # shortened by its writer
-    return ranks
+    return [rank for rank in ranks if rank_number(rank) is not None]
 
 
 def missing_notices(missing: Sequence[int], world_size: int, damaged: set[int]) -> list[Notice]:

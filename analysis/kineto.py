@@ -23,6 +23,7 @@ from rankscope.analysis.trace import (
     LAUNCH_COLUMNS,
     RankTrace,
     empty_table,
+    rank_number,
 )
 
 if TYPE_CHECKING:
@@ -223,11 +224,11 @@ class Builder:
         info = info if isinstance(info, dict) else {}
         return RankTrace(
             files=[reader.label],
-            rank=_known_int(info.get("rank")),
+            rank=rank_number(_known_int(info.get("rank"))),
             device=tables["device"],
             launches=tables["launches"],
             host=tables["host"],
-            world_size=_known_int(info.get("world_size")),
+            world_size=rank_number(_known_int(info.get("world_size"))),
             backend=info.get("backend") if isinstance(info.get("backend"), str) else None,
             groups=_groups(info),
             host_id=_host_id(metadata),

@@ -4,7 +4,6 @@ Comes in: a `RankTrace` without operators, and the rank's steps.parquet and rank
 with the steps, the waits for batches, and the sizes of DDP's buckets, so that everything after it is the same code.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from rankscope.analysis import names
 from rankscope.analysis.steps import STEP, host_steps
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.analysis.trace import CODED, HOST_COLUMNS, RankTrace
+from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import RankDir
 
 
@@ -74,7 +74,7 @@ def _host(trace: RankTrace, rows: list[dict[str, Any]]) -> Table:
 
 def _buckets(rank_dir: RankDir) -> list[int]:
     try:
-        sizes = json.loads(rank_dir.info.read_text()).get("bucket_bytes")
+        sizes = read_json(rank_dir.info).get("bucket_bytes")
     except (OSError, ValueError):
         return []
     return [int(size) for size in sizes] if isinstance(sizes, list) else []

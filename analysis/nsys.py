@@ -27,6 +27,7 @@ from rankscope.analysis.trace import (
     HOST_COLUMNS,
     LAUNCH_COLUMNS,
     RankTrace,
+    rank_number,
 )
 
 _KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -66,8 +67,9 @@ def glance(path: Path, label: str, steps: str | None = None) -> Glance:
     try:
         table = next((name for name in (_KERNELS, _GRAPHS) if export.has(name, "globalPid", "start", "end")), None)
         if table is not None:
-            processes = [int(str(row[0])) for row in export.rows(f"SELECT DISTINCT globalPid >> 24 FROM {table}")]
-            span = export.rows(f"SELECT MIN(start), MAX(end) FROM {table}")[0]
+            processes = [export.whole(row[0]) for row in export.rows(f"SELECT DISTINCT globalPid >> 24 FROM {table}")]
+            found = export.rows(f"SELECT MIN(start), MAX(end) FROM {table}")[0]
+            span = tuple(None if value is None else export.whole(value) for value in found)
         else:
             ranges = read_ranges(export, steps)
             chosen = ranges.is_step if ranges.is_step.any() else np.ones(len(ranges.names), bool)
@@ -76,7 +78,7 @@ def glance(path: Path, label: str, steps: str | None = None) -> Glance:
             span = (ranges.start[chosen].min(), known.max()) if len(known) else (None, None)
         origin = export.origin
         first, last = span
-        window = None if first is None or last is None else (int(str(first)), int(str(last)))
+        window = None if first is None or last is None else (int(first), int(last))
         return Glance(
             processes=sorted(processes),
             session_start=export.session_start,
@@ -122,8 +124,8 @@ class _Reader:
         return RankTrace(
             files=[export.label],
             source="nsys",
-            rank=export.variable("RANK") if alone else None,
-            world_size=export.variable("WORLD_SIZE"),
+            rank=rank_number(export.variable("RANK")) if alone else None,
+            world_size=rank_number(export.variable("WORLD_SIZE")),
             device=device,
             launches=launches,
             host=host,

@@ -35,6 +35,7 @@ class Export:
         self._check_file(path)
         # immutable: no lock and no journal are wanted beside a file that may lie in a read-only folder
         self._database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
+        self._database.text_factory = lambda text: text.decode(errors="replace")
         names = self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
         self._columns = {str(name): self._columns_of(str(name)) for (name,) in names}
         self.metadata = self._metadata()
@@ -58,6 +59,14 @@ class Export:
             return self._database.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
             raise self.fail("damaged_export", f"the database is damaged ({error}); {_AGAIN}") from None
+        except UnicodeDecodeError:  # in SQLite's own words about it
+            raise self.fail("damaged_export", f"the database is damaged; {_AGAIN}") from None
+
+    def whole(self, value: object) -> int:
+        """Return a value that must be a whole number of 64 bits."""
+        if type(value) is not int:  # SQLite keeps in any column whatever it was given
+            raise self.fail("damaged_export", f"holds {str(value)[:20]!r} where a number must be; {_AGAIN}")
+        return value
 
     def integers(
         self, table: str, required: Sequence[str], optional: Sequence[str] = (), where: str = "1"
@@ -91,7 +100,7 @@ class Export:
             part = wanted[at : at + 500]
             marks = ",".join("?" * len(part))
             found |= {
-                int(str(key)): str(value)
+                self.whole(key): str(value)
                 for key, value in self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", part)
             }
         return found
@@ -100,7 +109,7 @@ class Export:
         """Return the numbers of an `ENUM_` table by name, the known ones where the export lacks the table."""
         if not self.has(table, "id", "name"):
             return dict(known)
-        found = {str(name): int(str(number)) for number, name in self.rows(f"SELECT id, name FROM {table}")}
+        found = {str(name): self.whole(number) for number, name in self.rows(f"SELECT id, name FROM {table}")}
         return {name: found.get(name, number) for name, number in known.items()}
 
     def variable(self, name: str) -> int | None:
@@ -136,7 +145,7 @@ class Export:
         if not self.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
             return None
         rows = self.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
-        return int(str(rows[0][0])) if rows and rows[0][0] is not None else None
+        return self.whole(rows[0][0]) if rows and rows[0][0] is not None else None
 
     @property
     def origin(self) -> int | None:

@@ -165,7 +165,7 @@ def _payloads(export: Export, where: str, of_nccl: Column) -> tuple[list[str | N
     offsets: dict[tuple[int, str], int] = {}
     fields = f"schemaId, name, COALESCE(offset, 0) FROM {schemas} WHERE name IN (?, ?)"
     for schema, name, offset in export.rows(f"SELECT {fields}", (_COMMUNICATOR, _SIZE)):
-        offsets[int(str(schema)), str(name)] = int(str(offset))
+        offsets[export.whole(schema), str(name)] = export.whole(offset)
     rows = export.rows(f"SELECT binaryData FROM NVTX_EVENTS WHERE {where} ORDER BY rowid")
     for row in np.flatnonzero(of_nccl).tolist():
         blob = _blob(rows[row][0])

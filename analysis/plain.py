@@ -3,7 +3,6 @@
 Comes in: `steps.parquet` and `rank.json` of each rank. Goes out: plain numbers, None where the pass has none.
 """
 
-import json
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from rankscope.analysis.peaks import dense_peak_flops
 from rankscope.analysis.stragglers import Verdict
 from rankscope.analysis.table import Column
 from rankscope.conf import RunConfig, RunDir
+from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import PassDir
 
 _CONFIRMED = 0.5  # share of the lateness that the plain pass must show too
@@ -49,7 +49,7 @@ def read_pass(pass_dir: PassDir, phase: str) -> PassSteps | None:
     for rank_dir in pass_dir.ranks():
         try:
             table = pq.read_table(rank_dir.steps)
-            info[rank_dir.rank] = json.loads(rank_dir.info.read_text())
+            info[rank_dir.rank] = read_json(rank_dir.info)
         except (OSError, ValueError):
             continue  # the analysis names missing ranks by the traces; a pass without numbers is null
         chosen = np.array(table["phase"].to_pylist()) == phase

@@ -3,7 +3,6 @@
 Comes in: a `SweepDir` or `RunDir` whose points were analysed. Goes out: `Point`s; a failed one stays, with its cause.
 """
 
-import json
 from typing import Any
 
 import msgspec
@@ -12,6 +11,7 @@ import numpy as np
 from rankscope.analysis import plain
 from rankscope.analysis.scaling import PARTS, Measured, Steps
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
+from rankscope.conf.files import read_json
 from rankscope.conf.sweep_dir import SweepDir
 
 # Keys that do not make two points different jobs: names, world size and batch (compared apart), how long was measured.
@@ -93,7 +93,7 @@ def _filled(point: Point) -> Point:
     except ConfigError:
         return point
     try:
-        point.summary = json.loads((run_dir.analysis / "summary.json").read_text())
+        point.summary = read_json(run_dir.analysis / "summary.json")
     except (OSError, ValueError):
         point.summary = None
     repeats = plain.read_repeats(run_dir)

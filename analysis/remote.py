@@ -6,7 +6,6 @@ are never written, and a URL that holds some is refused.
 
 import contextlib
 import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 from rankscope.analysis.cache import user_folder
 from rankscope.analysis.errors import AnalysisError
-from rankscope.conf.files import replacing, write_json
+from rankscope.conf.files import read_json, replacing, write_json
 
 _WANTED = (".json", ".json.gz", ".tmp", ".sqlite", ".nsys-rep", ".qdstrm", ".parquet", ".yaml")
 _STATE = ".fetched.json"  # what the copies were made of
@@ -45,7 +44,7 @@ def fetch(url: str) -> Path:
 def _copy(storage: Any, base: str, listed: dict[str, Any], target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     try:
-        known = json.loads((target / _STATE).read_text())
+        known = read_json(target / _STATE)
     except (OSError, ValueError):
         known = {}
     state = {}

@@ -1,6 +1,5 @@
 """`report.md`: the summary as a page that can be pasted into an issue. `summary.json` in, text out."""
 
-import json
 import shlex
 from typing import Any
 
@@ -8,6 +7,7 @@ from rankscope.analysis import pages
 from rankscope.analysis.breakdown import PARTS
 from rankscope.analysis.show import verdict_sentence, warning_lines
 from rankscope.conf import RunDir
+from rankscope.conf.files import read_json
 
 Json = dict[str, Any]
 
@@ -30,7 +30,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
 def command(run_dir: RunDir) -> str | None:
     """Return the command that repeats a run, None where its record is missing."""
     try:
-        overrides = json.loads(run_dir.record.read_text())["overrides"]
+        overrides = read_json(run_dir.record)["overrides"]
         return shlex.join(["rankscope", "run", *(item for item in overrides if not item.startswith("run_dir="))])
     except (OSError, ValueError, KeyError, TypeError):
         return None

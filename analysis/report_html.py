@@ -1,6 +1,5 @@
 """`report.html` of a point: one file that opens offline. `summary.json`, the analysis and its timeline in, text out."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from rankscope.analysis.timeline import build
 from rankscope.analysis.timeline_page import embedded
 from rankscope.analysis.timeline_text import TITLES
 from rankscope.conf import RunDir
+from rankscope.conf.files import read_json
 
 _TOP = 15  # kernels and operators that are listed
 _ROWS = 64  # ranks that get a row in bars and heat map; of more, the latest and the slowest
@@ -181,7 +181,7 @@ def _text(path: Path) -> str | None:
 def _environment(run_dir: RunDir) -> list[tuple[str, str]]:
     """Return the machine and the versions, as far as the run noted them."""
     try:
-        found = json.loads(run_dir.environment.read_text())
+        found = read_json(run_dir.environment)
         torch = found.get("torch") or {}
         gpus = found.get("gpus") or []
         cpu = found.get("cpu") or {}

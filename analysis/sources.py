@@ -5,7 +5,6 @@ read here but names and the small JSON files of our own run folders.
 """
 
 import gzip
-import json
 import re
 import zlib
 from collections import defaultdict
@@ -17,14 +16,16 @@ import msgspec
 
 from rankscope.analysis.errors import AnalysisError, Notice
 from rankscope.analysis.plain import read_pass
-from rankscope.analysis.trace import Probe
+from rankscope.analysis.trace import Probe, rank_number
 from rankscope.conf import RunDir, RunDirError
+from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import PassDir, RankDir
 
 _TRACE = re.compile(r"\.json(\.gz)?$")
 _NSYS = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
 _UNFINISHED = re.compile(r"\.json(\.gz)?\.tmp$")
 _RANK = re.compile(r"rank[-_.=]?(\d+)|(?<![a-z])r(\d+)(?![a-z0-9])", re.IGNORECASE)
+_DIGITS = 12  # of a number in a name; more are no rank
 _HEAD = 1 << 18  # bytes before a trace's first event
 
 
@@ -76,7 +77,7 @@ def _run(run_dir: RunDir) -> Sources:
     except RunDirError as error:
         raise AnalysisError(str(error)) from None
     world_size = record.get("world_size")
-    size = world_size if isinstance(world_size, int) else None
+    size = rank_number(world_size)
     found = {name: _pass(run_dir.for_pass(name), run_dir, size) for name in ("light", "torch", "nsys")}
     ranks = {name: len({file.rank for file in files.files}) for name, files in found.items()}
     chosen = "torch" if ranks["torch"] else "light" if ranks["light"] else "nsys"
@@ -110,7 +111,7 @@ def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> 
     notices: list[Notice] = []
     for rank_dir in pass_dir.ranks():
         info = _rank_info(rank_dir, notices)
-        world_size = info.get("world_size", world_size)
+        world_size = rank_number(info.get("world_size")) or world_size
         traces = sorted(rank_dir.path.glob("trace*.json.gz"), key=lambda path: (len(path.name), path.name))
         traces = traces or reports(rank_dir.path.glob("nsys.*"))
         files += [
@@ -148,7 +149,7 @@ def reports(paths: Iterable[Path]) -> list[Path]:
 
 def _rank_info(rank_dir: RankDir, notices: list[Notice]) -> dict[str, Any]:
     try:
-        info = json.loads(rank_dir.info.read_text())
+        info = read_json(rank_dir.info)
         return info if isinstance(info, dict) else {}
     except FileNotFoundError:
         what = "missing: the rank did not end properly"
@@ -239,5 +240,5 @@ def _named(path: Path) -> int | None:
     for name in (path.name, path.parent.name):
         match = _RANK.search(name)
         if match:
-            return int(match[1] or match[2])
-    return int(path.parent.name) if path.parent.name.isdecimal() else None
+            return rank_number(int((match[1] or match[2])[:_DIGITS]))
+    return rank_number(int(path.parent.name[:_DIGITS])) if path.parent.name.isdecimal() else None

@@ -57,6 +57,14 @@ def empty_table(columns: tuple[str, ...]) -> Table:
     return Table(types, {name: [] for name in columns if name in CODED})
 
 
+MAX_RANKS = 1 << 20  # no job has more; a larger number in a file is damage, and lists of so many ranks fill the memory
+
+
+def rank_number(value: object) -> int | None:
+    """Return `value` where it can be a rank or a number of ranks, else None."""
+    return value if type(value) is int and 0 <= value <= MAX_RANKS else None
+
+
 def end_of(table: Table) -> Any:
     """Return the end of each row (ns)."""
     return table["start"] + np.maximum(table["duration"], 0)

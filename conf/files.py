@@ -25,6 +25,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def read_json(path: Path) -> Any:
+    """Read JSON; raises `OSError`, or `ValueError` for what is no JSON or nested without end."""
+    try:
+        return json.loads(path.read_text())
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deep") from None
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, whole or not at all; NaN and infinity are refused (ValueError)."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

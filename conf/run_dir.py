@@ -7,15 +7,16 @@ runs/<date>-<time>-<name>/
   analysis/                        written by the analysis alone; can be deleted and made again
 """
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from rankscope.conf.files import write_json
+from rankscope.conf.files import read_json, write_json
 
 LAYOUT_VERSION = 1
+
+_RANK_DIGITS = 8  # a longer number names no rank
 
 Status = Literal["submitted", "running", "completed", "failed", "interrupted", "cancelled"]
 
@@ -132,8 +133,9 @@ class PassDir:
 
     def ranks(self) -> list[RankDir]:
         """The ranks that have a folder, in numerical order."""
-        folders = (self.path / "ranks").glob("*")
-        return sorted((RankDir(folder) for folder in folders if folder.name.isdecimal()), key=lambda item: item.rank)
+        found = (folder for folder in (self.path / "ranks").glob("*") if folder.name.isdecimal())
+        ranks = [RankDir(folder) for folder in found if len(folder.name) < _RANK_DIGITS]
+        return sorted(ranks, key=lambda item: item.rank)
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,7 @@ class RunDir:
     def read_record(self) -> dict[str, Any]:
         """Read run.json; `RunDirError` when it is missing, broken or of a newer layout."""
         try:
-            record: dict[str, Any] = json.loads(self.record.read_text())
+            record: dict[str, Any] = read_json(self.record)
             version = record["layout"]
         except (OSError, ValueError, KeyError, TypeError):
             raise RunDirError(f"{self.record}: not a rankscope run folder's record") from None

@@ -7,7 +7,6 @@ runs/<date>-<time>-<name>/
   analysis/              report.md report.html summary.json tables/ figures/
 """
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from rankscope.conf.files import write_json
+from rankscope.conf.files import read_json, write_json
 from rankscope.conf.run_dir import LAYOUT_VERSION, RunDir, RunDirError, Status
 
 PointStatus = Status | Literal["pending"]
@@ -66,7 +65,9 @@ class SweepDir:
         return self.path / "analysis"
 
     def point(self, folder: str) -> RunDir:
-        """The run folder of one point."""
+        """The run folder of one point; `RunDirError` for a name that leads out of the sweep."""
+        if Path(folder).name != folder or folder == "..":
+            raise RunDirError(f"{self.record}: {folder!r} is no folder's name under points/")
         return RunDir(self.path / "points" / folder)
 
     @classmethod
@@ -77,7 +78,7 @@ class SweepDir:
     def read(self) -> SweepRecord:
         """Read sweep.json; `RunDirError` when it is missing, broken or of a newer layout."""
         try:
-            record = msgspec.convert(json.loads(self.record.read_text()), SweepRecord)
+            record = msgspec.convert(read_json(self.record), SweepRecord)
         except (OSError, ValueError, msgspec.ValidationError):
             raise RunDirError(f"{self.record}: not a rankscope sweep's record") from None
         if record.layout > LAYOUT_VERSION:

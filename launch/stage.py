@@ -69,6 +69,8 @@ def missing(run_dir: RunDir, name: str, said: Manifest) -> Failure | None:
     """Return the first file that a node says it put into the run folder and that is not there as it was."""
     for path, (size, digest) in said.items():
         place = run_dir.path / path
+        if not place.resolve().is_relative_to(run_dir.path.resolve()):
+            return Failure(pass_name=name, kind="collect_failed", message=f"{path}: leads out of the run folder")
         try:
             same = place.stat().st_size == size and _digest(place) == digest
         except OSError as error:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.conf import RunDir, RunDirError
+from rankscope.conf.sweep_dir import SweepDir
 
 NOON = datetime(2026, 1, 2, 12, 0, 0)
 
@@ -73,3 +74,10 @@ def test_ranks_come_in_numerical_order(tmp_path: Path) -> None:
     for rank in (10, 9, 0):
         RunDir(tmp_path).for_pass("plain").rank(rank).path.mkdir(parents=True)
     assert [rank.rank for rank in RunDir(tmp_path).for_pass("plain").ranks()] == [0, 9, 10]
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", "..", "a/b"])
+def test_a_point_s_folder_cannot_leave_its_sweep(name: str, tmp_path: Path) -> None:
+    with pytest.raises(RunDirError, match="no folder's name"):
+        SweepDir(tmp_path).point(name)
+    assert SweepDir(tmp_path).point("003-2").path == tmp_path / "points" / "003-2"
