@@ -15,8 +15,8 @@ from rankscope.analysis.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.trace import end_of
 
 ACTIVITY = (
-    "step", "kernels", "kernel_ns", "kernel_p50_ns", "matmul_ns", "tensor_ns", "h2d_ns", "d2h_ns", "pageable_ns",
-    "mallocs", "malloc_idle_ns", "syncs", "sync_idle_ns",
+    "step", "kernels", "kernel_ns", "kernel_p50_ns", "launch_p50_ns", "matmul_ns", "tensor_ns", "h2d_ns", "d2h_ns",
+    "pageable_ns", "mallocs", "malloc_idle_ns", "syncs", "sync_idle_ns",
 )  # fmt: skip
 SYNCS = ("step", "call", "operator", "range", "count", "wait_ns", "idle_ns")
 
@@ -46,6 +46,7 @@ def activity(steps: Table, kernels: Table, launches: Table, host: Table) -> tupl
         return table, _no_syncs()
     idle = _idle(steps, kernels)
     device = _of_device(steps, kernels)
+    device["launch_p50_ns"] = _launch_intervals(steps, kernels)
     mallocs = _calls(launches, steps, _MALLOC_CALL)
     spans = union(mallocs["start"], end_of_calls(mallocs))
     waited = minus(idle, minus(idle, spans))
@@ -98,6 +99,21 @@ def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
         [_median(took[compute & (kernels["step"] == step)]) for step in steps["step"].tolist()], np.int64
     )
     return found
+
+
+def _launch_intervals(steps: Table, kernels: Table) -> Column:
+    """Return each step's median time from one launch to the next on the same thread: what a launch costs the host.
+
+    A median, so that one sleep or one wait for the device does not look like slow launches.
+    """
+    known = kernels.take(kernels["launch_start"] != UNKNOWN)
+    result = []
+    for step in steps["step"].tolist():
+        own = known.take(known["step"] == step)
+        order = np.lexsort([own["launch_start"], own["launch_thread"]])
+        same = np.diff(own["launch_thread"][order]) == 0
+        result.append(_median(np.diff(own["launch_start"][order])[same]))
+    return np.array(result, np.int64)
 
 
 def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Intervals) -> Table:

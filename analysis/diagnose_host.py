@@ -50,9 +50,9 @@ def host_gap(facts: Facts, limits: Limits) -> Finding | None:
     if not facts.gpu or facts.activity is None:
         return _removable("host_gap", "host_gap_ns", facts, limits, advice="host_gap_cpu")
     gaps = np.maximum(0, gaps - facts.activity["sync_idle_ns"] - facts.activity["malloc_idle_ns"])
-    kernel, launch = facts.mean("kernel_p50_ns"), _launch_ns(facts)
+    kernel, launch = facts.mean("kernel_ns") / max(1.0, facts.mean("kernels")), facts.mean("launch_p50_ns")
     bound = bool(launch) and 0 < kernel < launch
-    evidence = {"kernel_p50_us": round(kernel / 1000, 2), "launch_us": round(launch / 1000, 2)}
+    evidence = {"kernel_mean_us": round(kernel / 1000, 2), "launch_us": round(launch / 1000, 2)}
     if facts.ceilings is not None and facts.ceilings.launch_us:
         evidence["ceiling_launch_us"] = facts.ceilings.launch_us
     name = "host_bound_launch" if bound else "host_gap"
@@ -95,14 +95,6 @@ def memory_pressure(facts: Facts, limits: Limits) -> Finding | None:
     ranks = [rank for rank, value in facts.per_rank(facts.activity["mallocs"]).items() if value >= limits.mallocs]
     evidence = {"driver_allocations_per_step": round(facts.mean("mallocs"), 2)}
     return finding("memory_pressure", facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence)
-
-
-def _launch_ns(facts: Facts) -> float:
-    """Return the host's mean time from launch to launch (ns), waits left out."""
-    steps = facts.steps
-    host = steps["host_end_ns"] - steps["host_start_ns"] - np.maximum(steps["data_wait_ns"], 0)
-    launches = np.maximum(steps["launches"], 1)
-    return float(np.median(host / launches))
 
 
 def _ddp_times_itself(places: list[dict[str, Any]]) -> bool:

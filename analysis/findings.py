@@ -72,8 +72,11 @@ def _rough(item: Finding) -> Finding:
 
 
 def _ranked(found: list[Finding]) -> list[Finding]:
-    """Order by what a fix would bring; of equal ones the earlier rule first, those that cannot be told last."""
-    return sorted(found, key=lambda item: -1.0 if item.recoverable_ms is None else item.recoverable_ms, reverse=True)
+    """Order by what a fix would bring, those that cannot be told last; of equal ones the late rank, then the others."""
+    return sorted(
+        found,
+        key=lambda item: (1.0 if item.recoverable_ms is None else -item.recoverable_ms, item.id[:9] != "straggler"),
+    )
 
 
 def without_profiler(

@@ -105,13 +105,25 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
     ("exposed_comm", facts(steps(exposed_transfer=[3, 3])), facts(steps(exposed_transfer=[2, 2]))),
     (
         "host_bound_launch",  # a launch each millisecond
-        facts(steps(host_gap=[9, 9]), activity=activity(kernel_p50_ns=[999_999, 999_999])),
-        facts(steps(host_gap=[9, 9]), activity=activity(kernel_p50_ns=[MS, MS])),
+        facts(
+            steps(host_gap=[9, 9]),
+            activity=activity(kernels=[10, 10], kernel_ns=[9_999_999, 9_999_999], launch_p50_ns=[MS, MS]),
+        ),
+        facts(
+            steps(host_gap=[9, 9]),
+            activity=activity(kernels=[10, 10], kernel_ns=[10 * MS, 10 * MS], launch_p50_ns=[MS, MS]),
+        ),
     ),
     (
         "host_gap",  # kernels as long as their launch: another reason
-        facts(steps(host_gap=[9, 9]), activity=activity(kernel_p50_ns=[MS, MS])),
-        facts(steps(host_gap=[9, 9]), activity=activity(kernel_p50_ns=[999_999, 999_999])),
+        facts(
+            steps(host_gap=[9, 9]),
+            activity=activity(kernels=[10, 10], kernel_ns=[10 * MS, 10 * MS], launch_p50_ns=[MS, MS]),
+        ),
+        facts(
+            steps(host_gap=[9, 9]),
+            activity=activity(kernels=[10, 10], kernel_ns=[9_999_999, 9_999_999], launch_p50_ns=[MS, MS]),
+        ),
     ),
     (
         "sync_in_loop",
@@ -207,7 +219,7 @@ def test_a_fix_on_one_rank_brings_no_more_than_the_next_slowest_rank_allows() ->
 
 
 def test_waits_for_the_device_are_not_counted_as_slow_launches_too() -> None:
-    idle = activity(sync_idle_ns=[8 * MS, 8 * MS], syncs=[1, 1], kernel_p50_ns=[5 * MS, 5 * MS])
+    idle = activity(sync_idle_ns=[8 * MS, 8 * MS], syncs=[1, 1])
     one = found(facts(steps(host_gap=[9, 9]), activity=idle, syncs=syncs(8)))
     assert set(one) == {"sync_in_loop"} and one["sync_in_loop"].recoverable_ms == 8
     (place,) = one["sync_in_loop"].evidence["places"]
@@ -233,7 +245,9 @@ def test_reasons_to_throttle_are_named() -> None:
 
 
 def test_what_profiling_added_is_not_promised() -> None:
-    case = found(facts(steps(host_gap=[20, 20]), activity=activity(kernel_p50_ns=[1, 1])))
+    case = found(
+        facts(steps(host_gap=[20, 20]), activity=activity(kernels=[1, 1], kernel_ns=[1, 1], launch_p50_ns=[2, 2]))
+    )
     before = [case["host_bound_launch"]]
     (after,) = findings.without_profiler(before, 88.0, 12.0, None, LIMITS)
     assert (after.recoverable_ms, after.severity) == (8.0, "medium")
