@@ -11,6 +11,7 @@ from rankscope.analysis.table import UNKNOWN, Column
 
 _DIGITS = re.compile(r"-?\d+")
 _INT64 = 1 << 63
+_DIGITS_OF_INT64 = 15  # of microseconds, whose nanoseconds certainly fit
 EXACT_BELOW = float(1 << 43)  # us: below, a double's floor and fraction give whole nanoseconds exactly
 
 
@@ -24,7 +25,7 @@ def nanoseconds(values: list[Any]) -> Column:
         column = np.array(values)
     except ValueError:
         column = np.array(values, object)
-    if column.dtype == np.int64:
+    if column.dtype == np.int64 and ((column > -_INT64 // 1000) & (column < _INT64 // 1000)).all():
         return np.asarray(column * 1000)
     if column.dtype == np.float64 and np.isfinite(column).all():
         if not len(column) or np.abs(column).max() < EXACT_BELOW:
@@ -36,8 +37,8 @@ def nanoseconds(values: list[Any]) -> Column:
 def _exact(value: Any) -> int:
     if isinstance(value, str):
         whole, _, fraction = value.partition(".")
-        if len(fraction) <= 3 and (whole + fraction).isdecimal():
-            return int(whole) * 1000 + int(fraction.ljust(3, "0"))
+        if len(fraction) <= 3 and (whole + fraction).isdecimal() and len(whole) <= _DIGITS_OF_INT64:
+            return int(whole or 0) * 1000 + int(fraction.ljust(3, "0"))
     elif isinstance(value, bool) or not isinstance(value, int | float):
         return UNKNOWN
     try:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rankscope.analysis import kineto
+from rankscope.analysis.columns import nanoseconds
 from rankscope.analysis.errors import UnreadableTraceError
 from rankscope.analysis.ingest import ingest
 from rankscope.analysis.names import part_of
@@ -207,3 +208,18 @@ def test_tables_are_written_without_pandas(tmp_path: Path) -> None:
     )
     found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "expected"),
+    [
+        (["9" * 40], UNKNOWN),  # the fuzzer's: more digits than 64 bits hold
+        (["999999999999999.5"], 999_999_999_999_999_500),
+        ([10**16, 5], UNKNOWN),
+        ([-(2**63)], UNKNOWN),
+        ([2**63 - 1], UNKNOWN),
+        ([True], UNKNOWN),
+    ],
+)
+def test_times_beyond_64_bits_are_unknown(microseconds: list[object], expected: int) -> None:
+    assert nanoseconds(microseconds)[0] == expected
