@@ -7,6 +7,7 @@ the first one `key_averages` and the stacks. `ProfilerStep#N` has the number of 
 import json
 import logging
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from rankscope.conf.run_dir import RankDir
 from rankscope.conf.sections import ProfileConfig
 from rankscope.harness.process_group import RankContext
 
+# On a CPU the threads of gloo end their records a moment after a collective has been waited for. Once the heap of a rank
+# was found corrupted while the profiler stopped, which looks like that race; a moment costs no step anything.
+_SETTLE_S = 0.01
 _TAIL = 1 << 14  # bytes at the end of a trace that hold what follows its events
 log = logging.getLogger(__name__)
 
@@ -88,6 +92,8 @@ class StepProfiler:
             self._meet()
         elif self.closes_after(self._step):
             self._context.synchronize()
+            if not self._context.cuda:
+                time.sleep(_SETTLE_S)
         with warnings.catch_warnings():
             # Each window has a trace of its own: that a later one does not hold the earlier is wanted.
             warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
