@@ -24,8 +24,8 @@ from rankscope.conf.run_dir import RankDir
 from rankscope.conf.sections import ProfileConfig
 from rankscope.harness.process_group import RankContext
 
-# On a CPU the threads of gloo end their records a moment after a collective has been waited for. Once the heap of a rank
-# was found corrupted while the profiler stopped, which looks like that race; a moment costs no step anything.
+# On a CPU the threads of gloo end their records a moment after a collective has been waited for. Once the heap of a
+# rank was found corrupted while the profiler stopped, which looks like that race; a moment costs no step anything.
 _SETTLE_S = 0.01
 _TAIL = 1 << 14  # bytes at the end of a trace that hold what follows its events
 log = logging.getLogger(__name__)
