@@ -1,7 +1,7 @@
 """Lets the runs that share a host measure one after another, while they start and are analysed beside each other.
 
-A run that waits must not touch a GPU: even a process group that is being set up there was seen to make another job's
-kernels a fifth slower. So ranks wait before they meet: rank 0 for the lock, the others for what rank 0 leaves in the
+A run that waits must not touch a GPU: while others set up their process groups there, a job's kernels were seen to be
+up to a fifth slower. So ranks wait before they meet: rank 0 for the lock, the others for what rank 0 leaves in the
 folder of the pass.
 """
 
