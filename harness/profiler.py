@@ -7,8 +7,10 @@ the first one `key_averages` and the stacks. `ProfilerStep#N` has the number of 
 import json
 import logging
 import os
-import time
+import sys
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,19 @@ from rankscope.conf import ConfigError
 from rankscope.conf.files import replacing, write_text
 from rankscope.conf.run_dir import RankDir
 from rankscope.conf.sections import ProfileConfig
+from rankscope.harness.gloo_threads import wait_until_idle
 from rankscope.harness.process_group import RankContext
 
-# On a CPU the threads of gloo end their records a moment after a collective has been waited for. Once the heap of a
-# rank was found corrupted while the profiler stopped, which looks like that race; a moment costs no step anything.
-_SETTLE_S = 0.01
+_IDLE_S = 2.0  # how long a collective may still be under way when a window closes, or a rank has failed
 _TAIL = 1 << 14  # bytes at the end of a trace that hold what follows its events
 log = logging.getLogger(__name__)
 
 
 class StepProfiler:
-    """Drives torch.profiler step by step and writes what each active window recorded."""
+    """Drives torch.profiler step by step and writes what each active window recorded.
+
+    `guard` is entered around each stop of torch.profiler and the writing of its trace, which may end the process.
+    """
 
     def __init__(
         self,
@@ -42,8 +46,10 @@ class StepProfiler:
         metadata: dict[str, Any],
         *,
         keep_trace: bool = True,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._config = config
+        self._guard = guard
         self._context = context
         self._rank_dir = rank_dir
         self._keep_trace = keep_trace
@@ -90,11 +96,10 @@ class StepProfiler:
         """
         if self.opens_after(self._step):
             self._meet()
-        elif self.closes_after(self._step):
+        closes = self.closes_after(self._step)
+        if closes:
             self._context.synchronize()
-            if not self._context.cuda:
-                time.sleep(_SETTLE_S)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), self._stopping() if closes else nullcontext():
             # Each window has a trace of its own: that a later one does not hold the earlier is wanted.
             warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
             self._profile.step()
@@ -102,14 +107,29 @@ class StepProfiler:
 
     def stop(self) -> None:
         """Stop after the last step."""
-        self._profile.stop()
+        with self._stopping():
+            self._profile.stop()
 
     def abort(self) -> None:
         """Stop after an error, and write what the open window recorded, if it can be; never raises."""
         try:
-            self._profile.stop()
+            with self._stopping():
+                self._profile.stop()
         except Exception:  # a boundary: the error that stopped the loop is the one to report
             log.exception("the trace of the broken window could not be written")
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Around a stop of torch.profiler: the step ends before it, and so does what is recorded of all threads."""
+        if self._profile.step_rec_fn is not None:  # else ProfilerStep#N would last until all of this is done
+            self._profile.step_rec_fn.__exit__(None, None, None)
+            self._profile.step_rec_fn = None
+        if self._config.with_stack:  # and Python's calls: what follows is not the job's
+            sys.setprofile(None)
+        with self._guard():
+            if not wait_until_idle(_IDLE_S):
+                log.warning("a collective of gloo is still under way where the profiler stops: its record has no end")
+            yield
 
     def _meet(self) -> None:
         self._context.synchronize()
@@ -129,11 +149,17 @@ class StepProfiler:
         link_for_tensorboard(self._rank_dir, target)
         self.traces.append(target.name)
         if len(self.traces) == 1:
-            write_key_averages(profiler, self._rank_dir, cuda=self._context.cuda)
-            if self._config.with_stack:
-                metric = "self_cuda_time_total" if self._context.cuda else "self_cpu_time_total"
-                with replacing(self._rank_dir.stacks) as temporary:
-                    profiler.export_stacks(str(temporary), metric)
+            try:
+                self._summarise(profiler)
+            except UnicodeDecodeError:  # with stacks, torch keeps names of modules that it does not hold
+                log.warning("key_averages and stacks left out: torch lost names of modules imported inside the window")
+
+    def _summarise(self, profiler: profile) -> None:
+        write_key_averages(profiler, self._rank_dir, cuda=self._context.cuda)
+        if self._config.with_stack:
+            metric = "self_cuda_time_total" if self._context.cuda else "self_cpu_time_total"
+            with replacing(self._rank_dir.stacks) as temporary:
+                profiler.export_stacks(str(temporary), metric)
 
 
 def light(config: ProfileConfig) -> ProfileConfig:

@@ -8,7 +8,10 @@ import hashlib
 import logging
 import os
 import platform
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +32,7 @@ from rankscope.harness.schedule import Phase, phases
 from rankscope.harness.step_timer import StepTimer, write_steps
 from rankscope.harness.steps import Steps
 
+_TRACE_S = 10.0  # how long a signal waits for a trace; within launch.grace_s and torchrun's own 30 s
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +49,7 @@ class Recording:
         self.steps: Steps | None = None
         self._gpu: GpuState | None = None
         self._saving = threading.Lock()
+        self._tracing = threading.Lock()
         self._saved = False
 
     @cached_property
@@ -67,7 +72,9 @@ class Recording:
             keys = ("rank", "host", "boot_id", "config_hash")
             metadata = {f"rankscope_{key}": self.info[key] for key in keys}
             options = self.config.profile if self.kind == "torch" else light(self.config.profile)
-            profiler = StepProfiler(options, context, self.rank_dir, metadata, keep_trace=keep_trace)
+            profiler = StepProfiler(
+                options, context, self.rank_dir, metadata, keep_trace=keep_trace, guard=self.stopping
+            )
         elif self.kind == "nsys":
             profiler = Capture(self.config.profile, context, profiled=under_nsys())
         self._gpu = GpuState(context, self.info["device_uuid"])
@@ -112,30 +119,50 @@ class Recording:
         if context.control is not None or context.world_size == 1:
             self.info.setdefault("clock_probes", []).append(clock.probe(context, when).to_json())
 
+    @contextmanager
+    def stopping(self) -> Iterator[None]:
+        """Around what may end the process: torch.profiler stops, in C++ and over much memory, and its trace is written.
+
+        What is known by now is on the disk before, and a signal waits for the trace.
+        """
+        error = sys.exception()
+        with self._tracing:
+            with self._saving:
+                if not self._saved:
+                    self._write("unfinished" if error is None else "failed", None if error is None else one_line(error))
+            yield
+
     def save(self, error: str | None = None) -> None:
         """Write steps.parquet and rank.json with what there is; of two calls, from two threads, the first counts."""
         with self._saving:
             if not self._saved:
-                self._save(error)
+                if self._gpu is not None:
+                    self._gpu.stop()
+                self._write("ok" if error is None else "failed", error)
             self._saved = True
 
-    def _save(self, error: str | None) -> None:
+    def save_for(self, signal_name: str) -> None:
+        """Save because of a signal, in a thread of its own; a trace that is being written is waited for."""
+        if self._tracing.acquire(timeout=_TRACE_S):
+            self._tracing.release()
+        self.save(signal_name)
+
+    def _write(self, status: str, error: str | None) -> None:
         rows = self.steps.timer.rows() if self.steps else []
         if self._gpu is not None:
-            self._gpu.stop()
             rows = [row | self._gpu.during(row["start_ns"], row["start_ns"] + (row["host_ns"] or 0)) for row in rows]
         peaks = [row["memory_peak_bytes"] for row in rows if row["memory_peak_bytes"] is not None]
         profiler = self.steps.profiler if self.steps else None
-        self.info |= {
+        info = self.info | {
             "memory_peak_bytes": max(peaks, default=None),
             "steps": len(rows),
             "module_memory_bytes": self.info.get("module_memory_bytes") or None,
             "traces": profiler.traces if profiler else [],
-            "status": "ok" if error is None else "failed",
+            "status": status,
             "error": error,
         }
         write_steps(rows, self.rank_dir.steps)
-        write_json(self.rank_dir.info, self.info)
+        write_json(self.rank_dir.info, info)
 
 
 def one_line(error: BaseException) -> str:

@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> None:
     log_to(rank_dir)
     answer_for_stacks(rank_dir)
     recording = Recording(run_dir, pass_name, rank_dir)
-    with saving(recording.save):
+    with saving(recording.save_for):
         try:
             _run(recording)
         except BaseException as error:  # a boundary: every end of a rank is recorded, and goes on to torchrun

@@ -37,7 +37,8 @@ _LOST_PARTNER = re.compile(
     r"|timed out|timeout|Connection refused|ProcessGroup|TCPStore|gloo",
     re.I,
 )
-_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM, -signal.SIGABRT)  # by torchrun, or by a lost partner
+_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM)  # by torchrun
+_ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20
 _INNERMOST = 3
 _WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
@@ -72,15 +73,17 @@ class _Exit(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     traceback: str | None = None
     written: float = 0.0  # when error.json was, Unix seconds
+    words: str | None = None  # why the C library or C++ aborted it
 
     @property
-    def order(self) -> tuple[bool, str, bool, float, int]:
-        """Sorts the first cause to the front."""
-        if self.error is None:
-            consequence = self.code in _ENDED_BY_OTHERS
+    def order(self) -> tuple[int, str, bool, float, int]:
+        """Sorts the first cause to the front; an abort without a word comes before a lost partner."""
+        said = self.error or self.words
+        if said is not None:
+            tier = 2 if _LOST_PARTNER.search(said) else 0
         else:
-            consequence = _LOST_PARTNER.search(self.error) is not None
-        return consequence, self.time, self.error is not None, self.written, self.rank
+            tier = 1 if self.code == -signal.SIGABRT else 2 if self.code in _ENDED_BY_OTHERS else 0
+        return tier, self.time, self.error is not None, self.written, self.rank
 
 
 def is_consequence(failure: Failure) -> bool:
@@ -145,7 +148,7 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     first = min(exits, key=lambda item: item.order)
     rank = pass_dir.rank(first.rank)
     stderr = stream(pass_dir, first.local_rank)
-    kind, message = _judge(pass_dir, first, _rank_error(rank))
+    kind, message = _judge(pass_dir, first, _rank_error(rank), ended.progress.get(first.rank))
     if pass_dir.name == "nsys" and kind == "exit" and not rank.progress.exists():  # the rank never ran
         kind, message = "nsys_failed", f"nsys failed before it started the rank: {_first_line(stderr)}"
     elif pass_dir.name == "nsys" and _read_info(rank).get("status") == "ok":
@@ -160,7 +163,7 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     )
 
 
-def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None) -> tuple[Kind, str]:
+def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: RankProgress | None) -> tuple[Kind, str]:
     """Name the kind of failure and say it in one line."""
     error = first.error or rank_error
     if error is not None and not error.startswith("SystemExit"):
@@ -174,14 +177,18 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None) -> tuple[Kin
         return "disk_full", f"no space left on device ({pass_dir.path} is full); exit status {first.code}"
     if first.code < 0:
         hint = "; if nobody sent it, the kernel ran out of memory (see dmesg)" if first.code == -signal.SIGKILL else ""
-        return "signal", f"was ended by {_signal_name(-first.code)}{hint}"
+        where = f" in phase {progress.phase}" if progress is not None else ""
+        said = f": {first.words}" if first.words else ""
+        return "signal", f"was ended by {_signal_name(-first.code)}{where}{said}{hint}"
     return "exit", f"ended itself with exit status {first.code}"
 
 
 def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
-    """Add to one entry of the report what the rank itself wrote into error.json."""
+    """Add to one entry of the report what the rank itself wrote, into error.json or as it was aborted."""
     local_rank = int(match["local"])
-    exit_ = _Exit(time=match["time"], rank=int(match["rank"]), local_rank=local_rank, code=int(match["code"]))
+    code = int(match["code"])
+    words = _last_words(stream(pass_dir, local_rank)) if code == -signal.SIGABRT else None
+    exit_ = _Exit(time=match["time"], rank=int(match["rank"]), local_rank=local_rank, code=code, words=words)
     for path in pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/error.json"):
         try:
             said: Any = json.loads(path.read_text())["message"]
@@ -273,10 +280,20 @@ def _first_line(path: Path | None) -> str:
 
 
 def _crash(stderr: Path | None) -> str | None:
-    """Return what Python's fault handler wrote when the rank crashed in C code, or None."""
+    """Return where a rank was in Python when it crashed in C code, innermost last, or None; the log has all."""
     said = _read(stderr) if stderr is not None else ""
     start = said.find("Fatal Python error")
-    return said[start:].strip() if start >= 0 else None
+    if start < 0:
+        return None
+    frames = main_stack("".join(re.findall(r"(?m)^(?:Thread |Current thread |  File ).*\n", said[start:])))
+    return "\n".join(reversed(frames)) or None
+
+
+def _last_words(stderr: Path | None) -> str | None:
+    """Return why the C library or C++ ended the process, as it said, or None."""
+    said = _read(stderr).partition("Fatal Python error")[0] if stderr is not None else ""
+    found = _ABORTED.findall(said)
+    return found[-1].strip()[:120] if found else None
 
 
 def _read(path: Path) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from rankscope.conf import RunDir
 from rankscope.launch.main import main
 
 from .conftest import TINY, of_run, read_json, start_launcher
@@ -88,6 +89,38 @@ def test_first_cause_is_named_and_records_are_kept(
         assert min(rows) >= 3
     assert of_run(run_dir) == []
     assert not (run_dir / ".reserve").exists()
+
+
+# What the C library says of a broken heap, where torch.profiler stops on rank 1.
+BREAKS_ITS_HEAP = """
+import ctypes, os
+if os.environ.get("RANK") == "1":
+    import torch.autograd.profiler as profiler
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    def stop(block=libc.malloc(64)):
+        libc.free(block)
+        libc.free(block)
+    profiler._disable_profiler = stop
+"""
+
+
+@pytest.mark.usefixtures("stub_analysis")
+def test_a_rank_that_dies_where_the_profiler_stops_leaves_its_steps(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(BREAKS_ITS_HEAP)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    run_dir = RunDir(tmp_path / "run")
+    assert main([*TINY, "passes=[torch]", f"run_dir={run_dir.path}"]) == 3
+    err = capfd.readouterr().err
+    assert "pass torch, rank 1: was ended by SIGABRT in phase export: " in err and "double free" in err
+    assert "_transit_action" in err
+    other, dead = run_dir.for_pass("torch").ranks()
+    assert (read_json(other.info)["traces"], other.trace.exists()) == (["trace.json.gz"], True)
+    assert (read_json(dead.info)["status"], dead.trace.exists()) == ("unfinished", False)
+    assert [pq.read_metadata(rank.steps).num_rows for rank in (other, dead)] == [4, 4]
+    assert of_run(run_dir.path) == []
 
 
 @pytest.fixture

@@ -56,6 +56,7 @@ CASES = [
     ("a kill before the survivors' errors", {0: (1, 1), 1: (1, -9)}, {0: CLOSED}, (1, "signal")),
     ("NCCL's errors are consequences too", {0: (1, 1), 1: (3, 7)}, {0: NCCL}, (1, "exit")),
     ("an abort after a lost partner", {0: (1, -6), 1: (2, -11)}, {}, (1, "signal")),
+    ("an abort before a lost partner", {0: (1, 1), 1: (2, -6)}, {0: CLOSED}, (1, "signal")),
     ("ended by torchrun", {0: (1, -15), 1: (2, 9)}, {}, (1, "exit")),
     ("ended by torchrun, having saved", {0: (1, 143), 1: (1, 9)}, {}, (1, "exit")),
     ("only lost partners", {0: (2, 1), 1: (1, 1)}, {0: CLOSED, 1: CLOSED}, (1, "raise")),
