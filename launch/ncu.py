@@ -5,8 +5,6 @@ installed and `--go` is given, its CSV read back as `analysis/tables/ncu.parquet
 many times, so its times are no step times; it needs the permission to read performance counters.
 """
 
-import csv
-import io
 import os
 import re
 import shlex
@@ -22,19 +20,10 @@ import msgspec
 
 from rankscope.conf import ConfigError, RunDir, RunDirError, load_config, save_config
 from rankscope.conf.files import replacing
+from rankscope.launch.ncu_output import METRICS, base_name, kernel_of, read_csv, short_name
 from rankscope.launch.record import REFUSED, say
 
-METRICS = {
-    "gpu__time_duration.sum": "duration_ns",
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_percent",
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory_percent",
-    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved_occupancy_percent",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor_percent",
-}
-_STEPS = 2
 _HIDDEN = "opt/nvidia/nsight-compute/*/ncu"
-_NAME = re.compile(r"^(?:void\s+)?(?P<base>[\w:]+)")
-_SCALE = {"nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 @click.command("rankscope ncu")
@@ -64,6 +53,8 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
         rows = read_csv(text)
         if not rows:
             raise ConfigError("ncu's output holds no kernel; were the counters readable (ERR_NVGPUCTRPERM)?")
+        for row in rows:
+            row["kernel"] = kernel_of(row["name"], kernels)
         _write(run_dir, rows)
     except (ConfigError, RunDirError) as error:
         say(f"rankscope ncu: {error}")
@@ -71,9 +62,7 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
     except OSError as error:
         say(f"rankscope ncu: {error.filename}: {error.strerror}")
         return REFUSED
-    for row in rows:
-        values = ", ".join(f"{name} {row[name]:.4g}" for name in METRICS.values() if row[name] is not None)
-        print(f"{row['name'][:60]:<60} {values}")
+    print("\n".join(lines_of(rows, kernels)))
     return 0
 
 
@@ -110,16 +99,20 @@ def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
 
 
 def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int) -> list[str]:
-    """Return the command that profiles these kernels of a job like the run's, one process on one GPU."""
+    """Return the command that profiles these kernels of a job like the run's, one process on one GPU.
+
+    The window is that of the nsys pass, one step after warm-up. ncu counts the launches of each kernel and grid apart:
+    one function name stands for many kernels, of which those that fill new memory come first.
+    """
     bases = sorted({base_name(name) for name in kernels})
     pattern = "regex:^(" + "|".join(map(re.escape, bases)) + ")$"
     program = str(find() or "ncu")
     return [
         program,
         *("--csv", "--page", "raw", "--kernel-name-base", "function", "--kernel-name", pattern),
-        *("--launch-count", str(launches * len(bases)), "--metrics", ",".join(METRICS)),
-        *("--target-processes", "all"),
-        *(sys.executable, "-m", "rankscope.harness", str(run_dir.ncu), "plain"),
+        *("--filter-mode", "per-launch-config", "--launch-count", str(launches), "--metrics", ",".join(METRICS)),
+        *("--target-processes", "all", "--profile-from-start", "off"),
+        *(sys.executable, "-m", "rankscope.harness", str(run_dir.ncu), "nsys"),
     ]
 
 
@@ -138,9 +131,8 @@ def prepare(run_dir: RunDir) -> None:
         world_size=1,
         batch_size=config.rank_batch_size,
         global_batch_size=None,
-        steps=_STEPS,
-        warmup_steps=1,
-        passes=["plain"],
+        profile=msgspec.structs.replace(config.profile, wait=0, warmup=2, active=1, repeat=1),
+        passes=["nsys"],
         ddp=msgspec.structs.replace(config.ddp, enabled=False),
         launch=type(config.launch)(),
         scenario=type(config.scenario)(),
@@ -149,36 +141,27 @@ def prepare(run_dir: RunDir) -> None:
     save_config(alone, run_dir.ncu / run_dir.config.name)
 
 
-def base_name(kernel: str) -> str:
-    """Return a kernel's function name as `--kernel-name-base function` has it: no namespace, template or arguments."""
-    match = _NAME.match(kernel)
-    return (match["base"] if match else kernel).split("::")[-1]
+def lines_of(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> list[str]:
+    """Return a table of the kernels asked for, the heaviest first: means over launches, `-` where nothing was read."""
+    lines = [f"{'launches':>8} {'us':>9} {'SM %':>6} {'memory %':>8} {'warps %':>8} {'tensor %':>8}  kernel"]
+    for kernel in kernels:
+        own = [row for row in rows if row["kernel"] == kernel]
+        means = [_mean([row[name] for row in own]) for name in METRICS.values()]
+        took, *shares = ("-" if mean is None else mean for mean in means)
+        took = took if isinstance(took, str) else f"{took / 1000:.1f}"
+        cells = [share if isinstance(share, str) else f"{share:.1f}" for share in shares]
+        widths = (6, 8, 8, 8)
+        padded = " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+        lines.append(f"{len(own):>8} {took:>9} {padded}  {short_name(kernel)}")
+    others = sum(row["kernel"] is None for row in rows)
+    if others:
+        lines.append(f"{others} more launches are of other kernels with the same function names: tables/ncu.parquet")
+    return lines
 
 
-def read_csv(text: str) -> list[dict[str, Any]]:
-    """Return one row a launch of ncu's CSV (`--page raw`): its name, and the metrics (ns, percent; None if absent)."""
-    lines = text.splitlines()
-    start = next((at for at, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if start is None:
-        return []
-    header, *rest = list(csv.reader(io.StringIO("\n".join(lines[start:]))))
-    units = dict(zip(header, rest[0], strict=False)) if rest and not rest[0][0] else {}
-    rows = []
-    for record in rest[1 if units else 0 :]:
-        cells = dict(zip(header, record, strict=False))
-        row: dict[str, Any] = {"name": cells.get("Kernel Name", "")}
-        for metric, name in METRICS.items():
-            value = _float(cells.get(metric))
-            row[name] = value * _SCALE.get(units.get(metric, ""), 1.0) if value is not None else None
-        rows.append(row)
-    return rows
-
-
-def _float(text: str | None) -> float | None:
-    try:
-        return float((text or "").replace(",", ""))
-    except ValueError:
-        return None
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _run(command: list[str]) -> str:
@@ -193,6 +176,8 @@ def _write(run_dir: RunDir, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([("name", pa.string()), *((name, pa.float64()) for name in METRICS.values())])
+    schema = pa.schema(
+        [("name", pa.string()), ("kernel", pa.string()), *((name, pa.float64()) for name in METRICS.values())]
+    )
     with replacing(run_dir.analysis / "tables" / "ncu.parquet") as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)

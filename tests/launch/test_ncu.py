@@ -11,7 +11,8 @@ import pytest
 
 from rankscope.analysis.main import main as analyze
 from rankscope.conf import RunDir, load_config
-from rankscope.launch.ncu import base_name, main, read_csv
+from rankscope.launch.ncu import main
+from rankscope.launch.ncu_output import base_name, kernel_of, read_csv
 
 RUN = Path(__file__).parents[1] / "data" / "runs" / "resnet_w2"
 CSV = """==PROF== Connected to process 42
@@ -32,7 +33,7 @@ def run(tmp_path: Path) -> Path:
 def test_the_command_runs_one_share_of_the_job(run: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([str(run), "--top", "2"]) == 0
     command = shlex.split(capfd.readouterr().out)
-    assert "--csv" in command and command[-2:] == [str(run / "ncu"), "plain"]
+    assert "--csv" in command and command[-2:] == [str(run / "ncu"), "nsys"]
     heaviest = pq.read_table(run / "analysis" / "tables" / "kernels_by_name.parquet").to_pylist()
     own = [row for row in heaviest if row["rank"] == 0 and row["class"] not in ("communication", "copy")]
     pattern = command[command.index("--kernel-name") + 1]
@@ -45,7 +46,7 @@ def test_the_command_runs_one_share_of_the_job(run: Path, capfd: pytest.CaptureF
 def test_its_csv_becomes_a_table(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out.csv").write_text(CSV)
     assert main([str(run), "--csv", str(tmp_path / "out.csv")]) == 0
-    assert "duration_ns 1.234e+06" in capfd.readouterr().out
+    assert "2 more launches are of other kernels" in capfd.readouterr().out
     rows = pq.read_table(run / "analysis" / "tables" / "ncu.parquet").to_pylist()
     assert [(row["duration_ns"], row["memory_percent"]) for row in rows] == [(1_234_500.0, 81.25), (2_500.0, None)]
     assert read_csv("==ERROR== ERR_NVGPUCTRPERM") == []
@@ -60,10 +61,28 @@ def test_its_csv_becomes_a_table(run: Path, tmp_path: Path, capfd: pytest.Captur
         ),
         ("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN", "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNN"),
         ("void cutlass::Kernel2<cutlass_80_simt_sgemm>(cutlass::Params)", "Kernel2"),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, float>(float*)", "cunn_SoftMaxForward"),
     ],
 )
 def test_base_names(kernel: str, base: str) -> None:
     assert base_name(kernel) == base
+
+
+def test_a_kernel_is_known_by_its_words() -> None:
+    """Names as CUPTI wrote them, and as ncu 2025.3 did, of the same job on an H200."""
+    copy = (
+        "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)::"
+        "{lambda()#3}::operator()() const::{lambda(float)#1}, std::array<char*, 2ul>, 4, "
+        "TrivialOffsetCalculator<1, unsigned int> >(int, std::array<char*, 2ul>)"
+    )
+    fill = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >"
+        "(int, at::native::FillFunctor<float>, std::array<char*, 1ul>)"
+    )
+    add = fill.replace("FillFunctor", "CUDAFunctor_add")
+    of_ncu = "void vectorized_elementwise_kernel<4, FillFunctor<float>, array<char *, 1>>(int, T2, T3)"
+    assert kernel_of(of_ncu, [copy, add, fill]) == fill
+    assert kernel_of(of_ncu, [copy, add]) is None
 
 
 def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +100,6 @@ def test_the_job_runs_without_torchrun(run: Path) -> None:
     assert main([str(run)]) == 0
     text = (run / "ncu" / "config.yaml").read_text()
     (run / "ncu" / "config.yaml").write_text(text.replace("device: auto", "device: cpu").replace("cuda", "cpu"))
-    command = [sys.executable, "-m", "rankscope.harness", str(run / "ncu"), "plain"]
+    command = [sys.executable, "-m", "rankscope.harness", str(run / "ncu"), "nsys"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
