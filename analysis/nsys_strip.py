@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import click
 
+from rankscope.analysis.cli import run_command
 from rankscope.analysis.errors import UnreadableTraceError
 from rankscope.analysis.nsys_export import METADATA, Export
 from rankscope.conf.files import replacing
@@ -115,10 +116,4 @@ def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
 
 def main(argv: list[str]) -> int:
     """Run the command with its arguments; returns the exit status."""
-    try:
-        return int(nsys_strip.main(argv, prog_name="rankscope nsys-strip", standalone_mode=False) or 0)
-    except click.ClickException as error:
-        click.echo(f"rankscope nsys-strip: {error.format_message()}", err=True)
-        return 2
-    except click.exceptions.Abort:
-        return 130
+    return run_command(nsys_strip, argv)

@@ -18,10 +18,11 @@ from typing import Any
 import click
 import msgspec
 
-from rankscope.conf import ConfigError, RunDir, RunDirError, load_config, save_config
+from rankscope.conf import ConfigError, RunDir, load_config, save_config
 from rankscope.conf.files import replacing
+from rankscope.launch.cli import run_command
 from rankscope.launch.ncu_output import METRICS, base_name, kernel_of, read_csv, short_name
-from rankscope.launch.record import REFUSED, say
+from rankscope.launch.record import say
 
 _HIDDEN = "opt/nvidia/nsight-compute/*/ncu"
 
@@ -36,45 +37,36 @@ _HIDDEN = "opt/nvidia/nsight-compute/*/ncu"
 def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path | None) -> int:
     """Look at the heaviest kernels of one rank of RUN with Nsight Compute."""
     run_dir = RunDir(run)
-    try:
-        kernels = heaviest(run_dir, rank, top)
-        prepare(run_dir)
-        command = command_of(run_dir, kernels, launches)
-        if csv_file is not None:
-            text = csv_file.read_text()
-        elif not go:
-            print(shlex.join(command))
-            say("prints only: --go runs it here, --csv FILE reads its output back")
-            return 0
-        else:
-            if find() is None:
-                raise ConfigError("ncu is not on PATH; install Nsight Compute, or run the printed command elsewhere")
-            text = _run(command)
-        rows = read_csv(text)
-        if not rows:
-            raise ConfigError("ncu's output holds no kernel; were the counters readable (ERR_NVGPUCTRPERM)?")
-        for row in rows:
-            row["kernel"] = kernel_of(row["name"], kernels)
-        _write(run_dir, rows)
-    except (ConfigError, RunDirError) as error:
-        say(f"rankscope ncu: {error}")
-        return REFUSED
-    except OSError as error:
-        say(f"rankscope ncu: {error.filename}: {error.strerror}")
-        return REFUSED
+    kernels = heaviest(run_dir, rank, top)
+    prepare(run_dir)
+    command = command_of(run_dir, kernels, launches)
+    if csv_file is not None:
+        text = csv_file.read_text()
+    elif not go:
+        print(shlex.join(command))
+        say("prints only: --go runs it here, --csv FILE reads its output back")
+        return 0
+    else:
+        if find() is None:
+            raise ConfigError("ncu is not on PATH; install Nsight Compute, or run the printed command elsewhere")
+        text = _run(command)
+    rows = read_csv(text)
+    if not rows:
+        raise ConfigError("ncu's output holds no kernel; were the counters readable (ERR_NVGPUCTRPERM)?")
+    for row in rows:
+        row["kernel"] = kernel_of(row["name"], kernels)
+    _write(run_dir, rows)
     print("\n".join(lines_of(rows, kernels)))
     return 0
 
 
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit status."""
-    try:
-        return int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0)
-    except click.ClickException as error:
-        say(f"rankscope ncu: {error.format_message()}")
-        return REFUSED
-    except click.exceptions.Abort:
-        return 130
+    return run_command(
+        "rankscope ncu",
+        lambda: int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0),
+        hint="give another path, or make room",
+    )
 
 
 def find() -> Path | None:

@@ -88,10 +88,13 @@ def test_a_kernel_is_known_by_its_words() -> None:
 def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "nowhere")]) == 2
     assert main([str(run), "--rank", "7"]) == 2
+    assert main([str(run), "--csv", str(tmp_path / "none.csv")]) == 2
+    assert main([str(run), "--top", "many"]) == 2
     if shutil.which("ncu") is None:
         assert main([str(run), "--go"]) == 2
     lines = capfd.readouterr().err.splitlines()
-    assert "no kernels of rank 7" in lines[1] and "ncu is not on PATH" in lines[-1]
+    assert "no kernels of rank 7" in lines[1] and "none.csv: No such file" in lines[2] and "--top" in lines[3]
+    assert len(lines) == 4 or "ncu is not on PATH" in lines[4]
     assert all(line.startswith("rankscope ncu: ") for line in lines)
 
 
