@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from rankscope.analysis import sm_share
 from rankscope.analysis.columns import Codes
 from rankscope.analysis.errors import Notice
 from rankscope.analysis.names import KERNEL, MEMCPY, MEMSET, collective_kind, is_launch
@@ -33,6 +34,7 @@ from rankscope.analysis.trace import (
 _KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _COPIES, _SETS, _CALLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("MEMCPY", "MEMSET", "RUNTIME"))
 _WORK = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_GRID = ("gridX", "gridY", "gridZ")
 _COPY_WORDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _GRAPH = "CUDA graph, its kernels not recorded"
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?$")
@@ -142,7 +144,7 @@ class _Reader:
 
     def _device(self) -> tuple[Table, Column]:
         """Return kernels, graphs, copies and sets of all processes, and the process of each."""
-        kernels = self._export.integers(_KERNELS, _WORK, ("demangledName", "shortName"))
+        kernels = self._export.integers(_KERNELS, _WORK, ("demangledName", "shortName", *_GRID))
         graphs = self._export.integers(_GRAPHS, _WORK)
         copies = self._export.integers(_COPIES, _WORK, ("bytes", "copyKind"))
         sets = self._export.integers(_SETS, _WORK, ("bytes",))
@@ -176,9 +178,16 @@ class _Reader:
             "external_id": np.full(len(size), UNKNOWN),
             "bytes": size,
             "occupancy": np.full(len(size), UNKNOWN),
+            "sm_share": np.concatenate([self._sm_share(kernels), np.full(len(size) - len(kernels["start"]), UNKNOWN)]),
         }
         table = Table(columns | _no_collective(len(size)))
         return Table({name: table[name] for name in DEVICE_COLUMNS + COLLECTIVE_COLUMNS}), joined["globalPid"] >> 24
+
+    def _sm_share(self, kernels: dict[str, Column]) -> Column:
+        """Return the share of the SMs that each kernel's grid can use."""
+        sides = np.stack([kernels[name] for name in _GRID])
+        blocks = np.where((sides > 0).all(axis=0), np.prod(np.maximum(sides, 1).astype(float), axis=0), 0)
+        return sm_share.of_grids(blocks, self._export.sms)
 
     def _launches(self) -> tuple[Table, Column]:
         calls = self._export.integers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId"))

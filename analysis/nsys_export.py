@@ -159,6 +159,15 @@ class Export:
             return start - int(shift)  # of a normalised export: the session's start
         return 0 if self.metadata.get("EXPORT_PARAM_TIME_NORMALIZE") == "true" else start
 
+    @property
+    def sms(self) -> int | None:
+        """How many SMs each GPU has; None where the export does not say, or the host's GPUs differ."""
+        if not self.has("TARGET_INFO_GPU", "smCount"):
+            return None
+        found = {row[0] for row in self.rows("SELECT smCount FROM TARGET_INFO_GPU")}
+        count = found.pop() if len(found) == 1 else None
+        return count if type(count) is int and count > 0 else None
+
     def _check_file(self, path: Path) -> None:
         """Refuse what is no whole database: SQLite itself would notice only when it gets to the missing pages."""
         with path.open("rb") as file:

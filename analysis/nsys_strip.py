@@ -1,6 +1,7 @@
 """`rankscope nsys-strip`: SQLite exports in; copies that hold what an analysis needs, and nothing private, out.
 
-Kept are kernels, copies, API calls, NVTX ranges, the strings they name, the session's start and the export's version.
+Kept are kernels, copies, API calls, NVTX ranges, the strings they name, the kind of GPU, the session's start and the
+export's version.
 Gone are environments (but for RANK and WORLD_SIZE), command lines, paths, hosts, users, output, other processes.
 """
 
@@ -29,6 +30,7 @@ _TABLES = {
     "NVTX_PAYLOAD_ENUMS": ("1", ()),
     "NVTX_PAYLOAD_ENUM_ENTRIES": ("1", ()),
     "TARGET_INFO_SESSION_START_TIME": ("1", ("localTime",)),
+    "TARGET_INFO_GPU": ("1", ("busLocation", "uuid", "luid", "pwGpuId", "ctxswDevPath", "ctrlDevPath")),
     "ENUM_NSYS_EVENT_TYPE": ("1", ()),
     "ENUM_CUDA_MEMCPY_OPER": ("1", ()),
     "META_DATA_EXPORT": (f"name IN ({', '.join(map(repr, METADATA))})", ()),

@@ -12,13 +12,13 @@ from numba import njit
 
 from rankscope.analysis import scan_layout as layout
 from rankscope.analysis.scan_llvm import byte, int32, int64, put_int64
-from rankscope.analysis.scan_symbols import blank, lookup, number, skip, symbol
+from rankscope.analysis.scan_symbols import blank, lookup, number, share, skip, symbol
 
 _FIELD = layout.FIELD
 _PHASE, _CATEGORY, _NAME, _PID, _TID = (_FIELD[name] for name in ("phase", "category", "name", "pid", "tid"))
 _START, _DURATION, _CORRELATION = _FIELD["start"], _FIELD["duration"], _FIELD["correlation"]
 _DEVICE, _STREAM, _BYTES, _COLLECTIVE = (_FIELD[name] for name in ("device", "stream", "bytes", "collective"))
-_OCCUPANCY = _FIELD["occupancy"]
+_OCCUPANCY, _SM_SHARE = _FIELD["occupancy"], _FIELD["sm_share"]
 _EXTERNAL, _EXTERNAL_OLD = _FIELD["external_id"], _FIELD["external_id_before_1_12"]
 _COUNT = len(layout.FIELDS)
 _KEY_PID, _KEY_TID, _LAST_PID, _LAST_TID, _LAST_THREAD = range(_COUNT, _COUNT + 5)
@@ -27,7 +27,8 @@ _ALWAYS = 1 << _NAME | 1 << _START | 1 << _DURATION | 1 << _COLLECTIVE
 _OF_COLLECTIVE = (1 << _COUNT) - (1 << _COLLECTIVE)
 _OF_THREAD = 1 << _PID | 1 << _TID
 _OF_EXTERNAL = 1 << _EXTERNAL | 1 << _EXTERNAL_OLD
-_OF_DEVICE = _ALWAYS | 1 << _CORRELATION | _OF_EXTERNAL | 1 << _DEVICE | 1 << _STREAM | 1 << _BYTES | 1 << _OCCUPANCY
+_OF_LAUNCH = 1 << _CORRELATION | 1 << _BYTES | 1 << _OCCUPANCY | 1 << _SM_SHARE
+_OF_DEVICE = _ALWAYS | _OF_LAUNCH | _OF_EXTERNAL | 1 << _DEVICE | 1 << _STREAM
 _LONGEST = 8796093022208 * 1000  # ns: 2**43 us, up to which the other reader's doubles are exact
 _GOES_ON = -1
 _CAPACITY, _OUT, _ROWS, _HAS_ESCAPES = layout.CAPACITY, layout.OUT, layout.ROWS, layout.HAS_ESCAPES
@@ -83,8 +84,8 @@ def _scalar(base: Any, at: Any, entry: Any, scratch: Any) -> Any:
     if c == 110:  # null
         put_int64(scratch, field, layout.UNKNOWN)
         return _GOES_ON, 0
-    if (kind == layout.INTEGER or kind == layout.NANOSECONDS) and c < 65:
-        value, exact = number(base, at, kind)
+    if (kind == layout.INTEGER or kind == layout.NANOSECONDS or kind == layout.SHARE) and c < 65:
+        value, exact = share(base, at) if kind == layout.SHARE else number(base, at, kind)
         put_int64(scratch, field, value)
         if kind == layout.NANOSECONDS and (value <= -_LONGEST or (field == _DURATION and value >= _LONGEST)):
             exact = False
@@ -228,6 +229,7 @@ def _put_device(scratch: Any, out: Any, cap: Any, row: Any, offset: Any, activit
     put_int64(out, cap * 8 + row, stream)
     put_int64(out, cap * 9 + row, int64(scratch, _BYTES))
     put_int64(out, cap * 10 + row, int64(scratch, _OCCUPANCY))
+    put_int64(out, cap * 11 + row, int64(scratch, _SM_SHARE))
     return mistyped & _OF_DEVICE == 0
 
 

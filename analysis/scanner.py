@@ -44,6 +44,7 @@ _ARGUMENT_KEYS = {
     "stream": ("stream", layout.INTEGER),
     "bytes": ("bytes", layout.INTEGER),
     "est. achieved occupancy %": ("occupancy", layout.INTEGER),
+    "blocks per SM": ("sm_share", layout.SHARE),
     "Collective name": ("collective", layout.SYMBOL),
     "In msg nelems": ("in_nelems", layout.INTEGER),
     "Out msg nelems": ("out_nelems", layout.INTEGER),

@@ -24,7 +24,7 @@ from rankscope.analysis.names import bus_factor
 from rankscope.analysis.numbers import known_of, mean_of, median_of, ms, sum_of, us
 from rankscope.analysis.pipeline import Analysis, load
 from rankscope.analysis.reasons import clock_notices, null_reasons
-from rankscope.analysis.table import UNKNOWN, Table
+from rankscope.analysis.table import UNKNOWN, Column, Table
 
 SCHEMA = 1
 
@@ -163,6 +163,7 @@ def _per_rank(analysis: Analysis) -> list[Json]:
                 "gpu_busy_ratio": round(float(own["busy_ns"].sum()) / float(own["step_ns"].sum()), 6)
                 if data.mode == "device"
                 else None,
+                "sm_efficiency": _share(sum_of(own["sm_busy_ns"]), own["step_ns"]),
                 "breakdown_ms": {part: mean_of(own[f"{part}_ns"]) for part in PARTS},
             }
         )
@@ -171,6 +172,10 @@ def _per_rank(analysis: Analysis) -> list[Json]:
             parts: Json = rows[-1].pop("breakdown_ms")
             rows[-1] = {**rows[-1], **dict.fromkeys(_OF_COMMUNICATION), "breakdown_ms": {**parts, **hidden}}
     return rows
+
+
+def _share(part_ns: float | None, steps_ns: Column) -> float | None:
+    return None if part_ns is None else round(part_ns / float(steps_ns.sum()), 6)
 
 
 def _hosts(analysis: Analysis) -> list[Json]:
