@@ -22,7 +22,7 @@ _SCALE = {"nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9, "ns": 1
 _NAMESPACE = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\b[A-Za-z_]\w*)::")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 _SPELLING = frozenset(
-    "void const unsigned signed long int char bool true false ul l u lambda instance operator anonymous namespace".split()
+    "void const unsigned signed long int char bool true false ul l u lambda instance operator anonymous".split()
 )
 
 
