@@ -16,6 +16,8 @@ import numpy as np
 from rankscope.analysis.errors import Notice, UnreadableTraceError
 from rankscope.analysis.table import UNKNOWN, Column
 
+KERNELS, GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+PROCESS_BITS = 24  # the lower bits of a global id are the thread
 KNOWN_MAJOR = 3  # of EXPORT_SCHEMA_VERSION: by NVIDIA's words a new major number is a rewrite
 METADATA = (
     "EXPORT_SCHEMA_VERSION",

@@ -12,8 +12,8 @@ from rankscope.analysis.colours import COLOURS
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.report import command
 from rankscope.analysis.show import PROFILERS, device_words, memory_words, slowdown, verdict_sentence
-from rankscope.analysis.summary import tables
 from rankscope.analysis.table import UNKNOWN, Column, Table
+from rankscope.analysis.tables import tables
 from rankscope.analysis.timeline import build
 from rankscope.analysis.timeline_page import embedded
 from rankscope.analysis.timeline_text import TITLES
