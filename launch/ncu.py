@@ -21,7 +21,7 @@ import msgspec
 from rankscope.conf import ConfigError, RunDir, load_config, save_config
 from rankscope.conf.files import replacing
 from rankscope.launch.cli import run_command
-from rankscope.launch.ncu_output import METRICS, base_name, kernel_of, read_csv, short_name
+from rankscope.launch.ncu_output import METRICS, base_name, kernel_of, lines_of, metrics_here, read_csv
 from rankscope.launch.record import say
 
 _HIDDEN = "opt/nvidia/nsight-compute/*/ncu"
@@ -39,7 +39,8 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
     run_dir = RunDir(run)
     kernels = heaviest(run_dir, rank, top)
     prepare(run_dir)
-    command = command_of(run_dir, kernels, launches)
+    listed = _listed() if go and csv_file is None else None
+    command = command_of(run_dir, kernels, launches, metrics_here(listed))
     if csv_file is not None:
         text = csv_file.read_text()
     elif not go:
@@ -90,7 +91,7 @@ def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
     return [row["name"] for row in sorted(own, key=lambda row: -row["total_ns"])[:top]]
 
 
-def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int) -> list[str]:
+def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int, metrics: Sequence[str]) -> list[str]:
     """Return the command that profiles these kernels of a job like the run's, one process on one GPU.
 
     The window is that of the nsys pass, one step after warm-up. ncu counts the launches of each kernel and grid apart:
@@ -102,8 +103,9 @@ def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int) -> list[s
     return [
         program,
         *("--csv", "--page", "raw", "--kernel-name-base", "function", "--kernel-name", pattern),
-        *("--filter-mode", "per-launch-config", "--launch-count", str(launches), "--metrics", ",".join(METRICS)),
+        *("--filter-mode", "per-launch-config", "--launch-count", str(launches), "--metrics", ",".join(metrics)),
         *("--target-processes", "all", "--profile-from-start", "off"),
+        *("--clock-control", "none"),  # the clocks that the job runs at, and nobody else's job is slowed
         *(sys.executable, "-m", "rankscope.harness", str(run_dir.ncu), "nsys"),
     ]
 
@@ -133,27 +135,13 @@ def prepare(run_dir: RunDir) -> None:
     save_config(alone, run_dir.ncu / run_dir.config.name)
 
 
-def lines_of(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> list[str]:
-    """Return a table of the kernels asked for, the heaviest first: means over launches, `-` where nothing was read."""
-    lines = [f"{'launches':>8} {'us':>9} {'SM %':>6} {'memory %':>8} {'warps %':>8} {'tensor %':>8}  kernel"]
-    for kernel in kernels:
-        own = [row for row in rows if row["kernel"] == kernel]
-        means = [_mean([row[name] for row in own]) for name in METRICS.values()]
-        took, *shares = ("-" if mean is None else mean for mean in means)
-        took = took if isinstance(took, str) else f"{took / 1000:.1f}"
-        cells = [share if isinstance(share, str) else f"{share:.1f}" for share in shares]
-        widths = (6, 8, 8, 8)
-        padded = " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-        lines.append(f"{len(own):>8} {took:>9} {padded}  {short_name(kernel)}")
-    others = sum(row["kernel"] is None for row in rows)
-    if others:
-        lines.append(f"{others} more launches are of other kernels with the same function names: tables/ncu.parquet")
-    return lines
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+def _listed() -> str | None:
+    """Return what ncu says of the metrics of this machine's GPU; None where it says nothing."""
+    program = find()
+    if program is None:
+        return None
+    done = subprocess.run([program, "--query-metrics"], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
 
 
 def _run(command: list[str]) -> str:

@@ -1,5 +1,6 @@
 """`rankscope ncu`: the command it prints, the job behind it, and the CSV it reads; ncu itself needs a GPU."""
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from rankscope.analysis.main import main as analyze
 from rankscope.conf import RunDir, load_config
 from rankscope.launch.ncu import main
-from rankscope.launch.ncu_output import base_name, kernel_of, read_csv
+from rankscope.launch.ncu_output import base_name, kernel_of, lines_of, metrics_here, read_csv
 
 RUN = Path(__file__).parents[1] / "data" / "runs" / "resnet_w2"
 CSV = """==PROF== Connected to process 42
@@ -46,7 +47,7 @@ def test_the_command_runs_one_share_of_the_job(run: Path, capfd: pytest.CaptureF
 def test_its_csv_becomes_a_table(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "out.csv").write_text(CSV)
     assert main([str(run), "--csv", str(tmp_path / "out.csv")]) == 0
-    assert "2 more launches are of other kernels" in capfd.readouterr().out
+    assert "2 more launches are of kernels" in capfd.readouterr().out
     rows = pq.read_table(run / "analysis" / "tables" / "ncu.parquet").to_pylist()
     assert [(row["duration_ns"], row["memory_percent"]) for row in rows] == [(1_234_500.0, 81.25), (2_500.0, None)]
     assert read_csv("==ERROR== ERR_NVGPUCTRPERM") == []
@@ -83,6 +84,30 @@ def test_a_kernel_is_known_by_its_words() -> None:
     of_ncu = "void vectorized_elementwise_kernel<4, FillFunctor<float>, array<char *, 1>>(int, T2, T3)"
     assert kernel_of(of_ncu, [copy, add, fill]) == fill
     assert kernel_of(of_ncu, [copy, add]) is None
+
+
+def test_what_ncu_measured_is_joined_to_the_kernels_of_the_trace() -> None:
+    """Both recorded of one job on an H200; ncu with its clock at base: a softmax is bound by memory."""
+    data = Path(__file__).parents[1] / "data" / "ncu"
+    kernels = json.loads((data / "gpt_small_h200.json").read_text())
+    rows = read_csv((data / "gpt_small_h200.csv").read_text())
+    names = [kernel["name"] for kernel in kernels]
+    for row in rows:
+        row["kernel"] = kernel_of(row["name"], names)
+    assert {row["kernel"] for row in rows} == {*names, None}
+    (softmax,) = [row for row in rows if "cunn_SoftMaxBackward" in row["name"]]
+    (traced,) = [kernel["mean_ns"] for kernel in kernels if "cunn_SoftMaxBackward" in kernel["name"]]
+    assert softmax["duration_ns"] == pytest.approx(traced, rel=0.02)
+    title, first, *_, last, _ = lines_of(rows, names)
+    assert "issue %" in title and "tensor %" not in title, "what was not asked for is not shown"
+    assert first.endswith("direct_copy_kernel_cuda") and last.startswith("10 more launches")
+    assert all(len(line) <= 80 for line in lines_of(rows, names))
+
+
+def test_metrics_that_only_some_gpus_have_are_asked_for_where_they_are_listed() -> None:
+    busy = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
+    assert busy not in metrics_here(None) and busy not in metrics_here("sm__throughput  %")
+    assert busy in metrics_here("sm__pipe_tensor_cycles_active  cycle  # of cycles where the tensor pipe was active")
 
 
 def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
