@@ -6,6 +6,15 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         "the device waits for batches: more loader workers, a larger data.prefetch_factor, or cheaper decoding",
         ("num_workers=4",),
     ),
+    "data_stall_busy": (
+        "the device waits for batches, which the loader computes on the rank's own core: workers, or cheaper decoding",
+        ("num_workers=4",),
+    ),
+    "data_stall_idle": (
+        "the device waits for batches, and the loader for something else (its storage, its workers): more workers, a "
+        "larger data.prefetch_factor, faster storage",
+        ("num_workers=4",),
+    ),
     "data_stall_no_cores": (
         "the device waits for batches, and the loader computes all that time on a host with no core to spare: cheaper "
         "decoding or prepared samples; workers would take cores from the ranks",

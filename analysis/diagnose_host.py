@@ -8,11 +8,14 @@ from rankscope.analysis.facts import Facts, Finding, finding, ms
 from rankscope.analysis.limits import Limits
 
 _SHOWN_PLACES = 3
+_WORKERS = 4  # as advised; who has so many is advised twice as many
 
 
 def data_stall(facts: Facts, limits: Limits) -> Finding | None:
     """The device waits for batches."""
-    return _removable("data_stall", "data_stall_ns", facts, limits)
+    workers = 0 if facts.config is None else facts.config.num_workers
+    overrides = [f"num_workers={2 * workers}"] if workers >= _WORKERS else None
+    return _removable("data_stall", "data_stall_ns", facts, limits, overrides=overrides)
 
 
 def first_batch(facts: Facts, limits: Limits) -> Finding | None:

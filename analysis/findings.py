@@ -176,11 +176,10 @@ def with_loader_on_cpu(found: list[Finding], share: float, spare: int, limits: L
 def _of_loader(item: Finding, share: float, spare: int, limits: Limits) -> Finding:
     evidence = item.evidence | {"loader_cpu_share": round(share, 4), "spare_cores_per_rank": spare}
     if share < limits.busy_loader_share:
-        return msgspec.structs.replace(item, evidence=evidence)
-    if spare < 1:
-        text, overrides = ADVICE["data_stall_no_cores"]
-        return msgspec.structs.replace(item, evidence=evidence, advice=text, overrides=list(overrides))
-    return msgspec.structs.replace(item, evidence=evidence, overrides=[f"num_workers={min(_WORKERS, spare)}"])
+        return msgspec.structs.replace(item, evidence=evidence, advice=ADVICE["data_stall_idle"][0])
+    text, _ = ADVICE["data_stall_busy" if spare else "data_stall_no_cores"]
+    overrides = [f"num_workers={min(_WORKERS, spare)}"] if spare else []
+    return msgspec.structs.replace(item, evidence=evidence, advice=text, overrides=overrides)
 
 
 def distorts(

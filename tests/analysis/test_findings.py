@@ -315,6 +315,12 @@ def test_workers_are_advised_where_the_loader_waits_or_cores_are_left(
     assert (said.overrides, said.recoverable_ms) == (overrides, 30.0)
 
 
+def test_who_has_the_workers_that_are_advised_is_advised_more() -> None:
+    stalled = {key: facts(steps(data_stall=[30, 30]), config=config(num_workers=key)) for key in (3, 4, 8)}
+    advised = {key: found(case)["data_stall"].overrides for key, case in stalled.items()}
+    assert advised == {3: ["num_workers=4"], 4: ["num_workers=8"], 8: ["num_workers=16"]}
+
+
 def test_the_loader_s_cpu_time_and_a_host_s_spare_cores() -> None:
     """Two hosts of three cores: one with one rank on a GPU, one with two that compute on two threads each."""
     times = {"data_cpu_ns": np.array([6.0, 8.0]), "data_wait_ns": np.array([10.0, 10.0])}
