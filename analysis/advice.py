@@ -36,6 +36,11 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         "kernels are shorter than the time to launch them: CUDA graphs, or a larger batch",
         ("compile=reduce-overhead",),
     ),
+    "host_bound_launch_ddp": (
+        "kernels are shorter than the time to launch them: CUDA graphs (under DDP some releases of PyTorch crash with "
+        "them: its issue 113809), or a larger batch",
+        ("compile=reduce-overhead",),
+    ),
     "host_gap": (
         "the device waits for launches: a larger batch, compilation, or less Python in the loop",
         ("compile=reduce-overhead",),

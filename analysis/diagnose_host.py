@@ -59,7 +59,10 @@ def host_gap(facts: Facts, limits: Limits) -> Finding | None:
     if facts.ceilings is not None and facts.ceilings.launch_us:
         evidence["ceiling_launch_us"] = facts.ceilings.launch_us
     name = "host_bound_launch" if bound else "host_gap"
-    return _removable(name, "host_gap_ns", facts, limits, values=gaps, column="host_gap", evidence=evidence)
+    advice = "host_bound_launch_ddp" if bound and len(facts.ranks) > 1 else None
+    return _removable(
+        name, "host_gap_ns", facts, limits, values=gaps, column="host_gap", evidence=evidence, advice=advice
+    )
 
 
 def sync_in_loop(facts: Facts, limits: Limits) -> Finding | None:
