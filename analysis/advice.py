@@ -6,6 +6,20 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         "the device waits for batches: more loader workers, a larger data.prefetch_factor, or cheaper decoding",
         ("num_workers=4",),
     ),
+    "data_stall_busy": (
+        "the device waits for batches, which the loader computes on the rank's own core: workers, or cheaper decoding",
+        ("num_workers=4",),
+    ),
+    "data_stall_idle": (
+        "the device waits for batches, and the loader for something else (its storage, its workers): more workers, a "
+        "larger data.prefetch_factor, faster storage",
+        ("num_workers=4",),
+    ),
+    "data_stall_no_cores": (
+        "the device waits for batches, and the loader computes all that time on a host with no core to spare: cheaper "
+        "decoding or prepared samples; workers would take cores from the ranks",
+        (),
+    ),
     "first_batch": (
         "the loader's workers start again in every epoch: keep them, or make epochs longer",
         ("num_workers=4", "data.persistent_workers=true"),
@@ -20,6 +34,11 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "host_bound_launch": (
         "kernels are shorter than the time to launch them: CUDA graphs, or a larger batch",
+        ("compile=reduce-overhead",),
+    ),
+    "host_bound_launch_ddp": (
+        "kernels are shorter than the time to launch them: CUDA graphs (under DDP some releases of PyTorch crash with "
+        "them: its issue 113809), or a larger batch",
         ("compile=reduce-overhead",),
     ),
     "host_gap": (
@@ -63,6 +82,11 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         "gradients are reduced only when the backward pass is over: smaller buckets let the first ones go earlier",
         ("ddp.bucket_cap_mb=25",),
     ),
+    "no_overlap_cpu": (
+        "gradients are reduced only when the backward pass is over; what hiding it would bring on a CPU is not known, "
+        "since an all-reduce takes the cores that compute",
+        ("ddp.bucket_cap_mb=25",),
+    ),
     "large_last_bucket": (
         "the last bucket holds most of the gradients, and nothing hides it: smaller buckets",
         ("ddp.bucket_cap_mb=25",),
@@ -100,6 +124,11 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
         "the traced step is no picture of the plain one: record device activities only, or use Nsight Systems",
         ("profile=light",),
     ),
+    "profiler_distorts_both": (
+        "the traced step is no picture of the plain one, nor is that of device activities alone: use Nsight Systems",
+        ("passes=[plain,nsys]",),
+    ),
+    "profiler_distorts_cpu": ("the traced step is no picture of the plain one: it is too short for a profiler", ()),
     "throttled": (
         "this rank's GPU runs at lower clocks: look at its power cap, its temperature and its neighbours",
         (),

@@ -51,6 +51,7 @@ def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
             "transfer_ns": np.where(split_unknown, UNKNOWN, transfer_ns),
             "copies_ns": measure(data.copies, start, end),
             "busy_ns": with_copy,
+            "sm_busy_ns": data.steps["sm_busy"],
             "data_wait_ns": data.steps["data_wait"],
             "records": data.steps["records"],
             "launches": data.steps["launches"],

@@ -44,7 +44,7 @@ def output(place: str | None) -> Iterator[Path | None]:
 def run_command(command: click.Command, argv: list[str]) -> int:
     """Run a command; bad input is one line on stderr and exit status 2."""
     try:
-        return int(command.main(argv, standalone_mode=False) or 0)
+        return int(command.main(argv, prog_name=command.name, standalone_mode=False) or 0)
     except click.ClickException as error:
         click.echo(f"{command.name}: {error.format_message()}", err=True)
     except click.exceptions.Abort:

@@ -7,6 +7,7 @@ import numpy as np
 from rankscope.analysis.facts import Facts, Finding, finding, ms
 from rankscope.analysis.limits import Limits
 from rankscope.analysis.names import bus_factor
+from rankscope.analysis.stragglers import Verdict
 from rankscope.analysis.table import UNKNOWN, Table
 
 _MB = 1e6
@@ -19,7 +20,7 @@ def straggler(facts: Facts, limits: Limits) -> Finding | None:
     if not verdict.per_step:
         return None
     gain = sum(item.recoverable_ns for item in verdict.per_step) / verdict.steps_judged
-    ranks = [verdict.rank] if verdict.rank is not None else sorted({item.rank for item in verdict.per_step})
+    ranks = [verdict.rank] if verdict.rank is not None else _costly(verdict, limits)
     evidence = {
         "verdict": verdict.verdict,
         "lateness_ms": ms(verdict.lateness_ns or 0),
@@ -29,6 +30,15 @@ def straggler(facts: Facts, limits: Limits) -> Finding | None:
     }
     name = f"straggler_{verdict.cause or 'mixed'}"
     return finding(name, facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence)
+
+
+def _costly(verdict: Verdict, limits: Limits) -> list[int]:
+    """Return the ranks whose lateness costs something beside that of the others."""
+    costs: dict[int, int] = {}
+    for item in verdict.per_step:
+        costs[item.rank] = costs.get(item.rank, 0) + item.recoverable_ns
+    least = limits.late_share * sum(costs.values())
+    return sorted(rank for rank, cost in costs.items() if cost >= least)
 
 
 def exposed_comm(facts: Facts, limits: Limits) -> Finding | None:
@@ -85,6 +95,8 @@ def no_overlap(facts: Facts, limits: Limits) -> Finding | None:
     moved = float(calls["bytes"][calls["bytes"] > 0].sum()) / facts.count
     if moved:  # the last bucket cannot be hidden, however small the others are
         gain *= max(0.0, 1 - float(override.rpartition("=")[2]) * 2**20 / moved)
+    if not facts.gpu:
+        return finding("no_overlap", facts, limits, evidence=evidence, overrides=[override], advice="no_overlap_cpu")
     return finding("no_overlap", facts, limits, gain_ns=gain, evidence=evidence, overrides=[override])
 
 

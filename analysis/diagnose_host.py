@@ -8,11 +8,14 @@ from rankscope.analysis.facts import Facts, Finding, finding, ms
 from rankscope.analysis.limits import Limits
 
 _SHOWN_PLACES = 3
+_WORKERS = 4  # as advised; who has so many is advised twice as many
 
 
 def data_stall(facts: Facts, limits: Limits) -> Finding | None:
     """The device waits for batches."""
-    return _removable("data_stall", "data_stall_ns", facts, limits)
+    workers = 0 if facts.config is None else facts.config.num_workers
+    overrides = [f"num_workers={2 * workers}"] if workers >= _WORKERS else None
+    return _removable("data_stall", "data_stall_ns", facts, limits, overrides=overrides)
 
 
 def first_batch(facts: Facts, limits: Limits) -> Finding | None:
@@ -56,7 +59,10 @@ def host_gap(facts: Facts, limits: Limits) -> Finding | None:
     if facts.ceilings is not None and facts.ceilings.launch_us:
         evidence["ceiling_launch_us"] = facts.ceilings.launch_us
     name = "host_bound_launch" if bound else "host_gap"
-    return _removable(name, "host_gap_ns", facts, limits, values=gaps, column="host_gap", evidence=evidence)
+    advice = "host_bound_launch_ddp" if bound and len(facts.ranks) > 1 else None
+    return _removable(
+        name, "host_gap_ns", facts, limits, values=gaps, column="host_gap", evidence=evidence, advice=advice
+    )
 
 
 def sync_in_loop(facts: Facts, limits: Limits) -> Finding | None:

@@ -12,6 +12,7 @@ class Args(
         "external_id": "External id",
         "external_id_before_1_12": "external id",
         "occupancy": "est. achieved occupancy %",
+        "sm_share": "blocks per SM",
         "allocated": "Total Allocated",
         "reserved": "Total Reserved",
         "device_type": "Device Type",
@@ -33,6 +34,7 @@ class Args(
     stream: Any = None
     bytes: Any = None
     occupancy: Any = None
+    sm_share: Any = None
     allocated: Any = None
     reserved: Any = None
     device_type: Any = None

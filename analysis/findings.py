@@ -48,7 +48,9 @@ _SAME_TIME = (
         "unused_parameters_scan",
     ),
 )
-_OF_THE_HOST = ("host_gap", "host_bound_launch", "straggler_host", "sync_in_loop")
+_GAPS = ("host_gap", "host_bound_launch", "sync_in_loop")
+_OF_THE_HOST = (*_GAPS, "straggler_host")
+_WORKERS = 4  # of a rank's loader, where there are cores for as many
 _IDLE = ("host_gap", "host_bound_launch", "data_stall", "first_batch", "copy_bound", "memory_pressure")
 
 
@@ -90,11 +92,13 @@ def without_profiler(
     """Correct what a fix would bring by what the plain pass says.
 
     `step_ms` is the step without a profiler, `extra_ms` what profiling adds to it (None when unknown), `room` what a
-    fix can bring at most. The profiler slows the host: so its time lies in gaps between launches, and a rank that is
-    late only because it is traced has nothing to fix. Without a plain pass nobody knows how much of the host's time
-    is the profiler's own, so a finding about the host is then medium at most.
+    fix can bring at most. The profiler slows the host: so its time lies in gaps between launches, from whose findings
+    it is taken off in proportion, and a rank that is late only because it is traced has nothing to fix. Without a
+    plain pass nobody knows how much of the host's time is the profiler's own, so a finding about the host is then
+    medium at most.
     """
     result = []
+    gaps = sum(item.recoverable_ms or 0.0 for item in found if item.id in _GAPS)
     for finding in found:
         if finding.id.startswith("straggler") and confirmed is False:
             evidence = finding.evidence | {"confirmed_by_plain": False}
@@ -106,6 +110,8 @@ def without_profiler(
             result.append(msgspec.structs.replace(finding, severity=capped, evidence=evidence))
         else:
             added = max(0.0, extra_ms or 0.0) if finding.id in _OF_THE_HOST else 0.0
+            if finding.id in _GAPS and gaps:
+                added *= (finding.recoverable_ms or 0.0) / gaps
             if finding.id.startswith("straggler") and confirmed:
                 added = 0.0  # the plain pass shows it in full
             kept = _corrected(finding, added, room, step_ms, limits)
@@ -159,11 +165,30 @@ def with_shared_time(found: list[Finding]) -> list[Finding]:
     return result
 
 
-def distorts(overhead: float | None, profiler: str, ranks: list[int], limits: Limits) -> Finding | None:
+def with_loader_on_cpu(found: list[Finding], share: float, spare: int, limits: Limits) -> list[Finding]:
+    """Say of a wait for batches how much of it the loader computes, and which workers there are cores for.
+
+    `share` and `spare` are those of `loader.on_cpu`. A loader that sleeps needs no cores.
+    """
+    return [_of_loader(item, share, spare, limits) if item.id == "data_stall" else item for item in found]
+
+
+def _of_loader(item: Finding, share: float, spare: int, limits: Limits) -> Finding:
+    evidence = item.evidence | {"loader_cpu_share": round(share, 4), "spare_cores_per_rank": spare}
+    if share < limits.busy_loader_share:
+        return msgspec.structs.replace(item, evidence=evidence, advice=ADVICE["data_stall_idle"][0])
+    text, _ = ADVICE["data_stall_busy" if spare else "data_stall_no_cores"]
+    overrides = [f"num_workers={min(_WORKERS, spare)}"] if spare else []
+    return msgspec.structs.replace(item, evidence=evidence, advice=text, overrides=overrides)
+
+
+def distorts(
+    overhead: float | None, profiler: str, ranks: list[int], limits: Limits, advice: str = "profiler_distorts"
+) -> Finding | None:
     """Return the finding that the traced step is no picture of the plain one."""
     if overhead is None or overhead <= limits.distorts:
         return None
-    text, overrides = ADVICE["profiler_distorts"]
+    text, overrides = ADVICE[advice]
     return Finding(
         id="profiler_distorts",
         severity="low",

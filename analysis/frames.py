@@ -48,11 +48,15 @@ def collectives(analysis: "Analysis") -> Table:
 def steps(analysis: "Analysis") -> Table:
     """One row a step and rank, with the six parts, which sum to `step_ns`."""
     table = analysis.step_table
+    known = (table["sm_busy_ns"] != UNKNOWN) & (table["step_ns"] > 0)
+    sm_efficiency = np.where(known, table["sm_busy_ns"] / np.maximum(table["step_ns"], 1), np.nan)
     late = analysis.late_table
-    known = dict(zip(zip(late["step"].tolist(), late["rank"].tolist(), strict=True), late["lateness_ns"], strict=True))
+    of_late = zip(late["step"].tolist(), late["rank"].tolist(), strict=True)
+    lateness = dict(zip(of_late, late["lateness_ns"], strict=True))
     keys = zip(table["step"].tolist(), table["rank"].tolist(), strict=True)
     return table.with_columns(
-        lateness_ns=np.array([known.get(key, UNKNOWN) for key in keys], np.int64),
+        sm_efficiency=sm_efficiency,
+        lateness_ns=np.array([lateness.get(key, UNKNOWN) for key in keys], np.int64),
         analysed=np.isin(table["step"], analysis.steps_analysed),
         judged=np.isin(table["step"], analysis.steps_judged),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rankscope.analysis import stream
+from rankscope.analysis import sm_share, stream
 from rankscope.analysis.columns import Codes, integers, nanoseconds
 from rankscope.analysis.errors import Notice, UnreadableTraceError
 from rankscope.analysis.event_types import Args, Event
@@ -168,6 +168,7 @@ class Builder:
             "external_id": _external_ids(args),
             "bytes": integers(item.bytes for item in args),
             "occupancy": integers(item.occupancy for item in args),
+            "sm_share": sm_share.shares(item.sm_share for item in args),
             **self._collective(args),
         }
 

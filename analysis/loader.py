@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.analysis.plain import PassSteps
 from rankscope.analysis.rank_data import RankData
 
 _OUTLIER = 10.0  # times the median wait
@@ -41,3 +42,31 @@ def loader_waits(ranks: Sequence[RankData]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def on_cpu(passed: PassSteps) -> tuple[float, int] | None:
+    """Return the share of the waits that the loader computes, and the spare cores of each rank; None: not recorded.
+
+    The share is the CPU time of the thread of the steps over the time of its waits, on the rank where it is largest:
+    close to 1 for a loader that decodes there, to 0 for one that waits for storage or for its workers. Spare are, on
+    the host that has fewest, the cores that its ranks may use beyond one for each thread that computes.
+    """
+    shares = []
+    for rank in passed.ranks:
+        busy, waited = passed.median(rank, "data_cpu_ns"), passed.median(rank, "data_wait_ns")
+        if busy is None or not waited:
+            return None
+        shares.append(min(1.0, busy / waited))
+    hosts: dict[str, list[dict[str, Any]]] = {}
+    for info in passed.info.values():
+        if not isinstance(info.get("affinity"), list):
+            return None
+        hosts.setdefault(str(info.get("host")), []).append(info)
+    return (max(shares), min(map(_spare_cores, hosts.values()))) if shares and hosts else None
+
+
+def _spare_cores(ranks: list[dict[str, Any]]) -> int:
+    """Return how many cores of a host are left for each of its ranks."""
+    cores = {core for info in ranks for core in info["affinity"]}
+    taken = sum(1 if info.get("device") != "cpu" else int(info.get("threads") or 1) for info in ranks)
+    return max(0, len(cores) - taken) // len(ranks)

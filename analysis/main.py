@@ -21,8 +21,9 @@ from rankscope.analysis.limits import Limits, parse
 from rankscope.analysis.pipeline import Analysis, Options, load
 from rankscope.analysis.report import report
 from rankscope.analysis.show import show
-from rankscope.analysis.summary import Json, error_summary, summarise, tables
+from rankscope.analysis.summary import Json, error_summary, summarise
 from rankscope.analysis.table import Table
+from rankscope.analysis.tables import tables
 from rankscope.analysis.untraced import show_untraced, summarise_untraced
 from rankscope.conf import RunDir
 from rankscope.conf.files import replacing, write_json, write_text

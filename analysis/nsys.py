@@ -10,13 +10,13 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
+from rankscope.analysis import sm_share
 from rankscope.analysis.columns import Codes
 from rankscope.analysis.errors import Notice
 from rankscope.analysis.names import KERNEL, MEMCPY, MEMSET, collective_kind, is_launch
-from rankscope.analysis.nsys_export import KNOWN_MAJOR, Export
+from rankscope.analysis.nsys_export import GRAPHS, KERNELS, KNOWN_MAJOR, PROCESS_BITS, Export
 from rankscope.analysis.nsys_nccl import NcclCalls, describe
 from rankscope.analysis.nsys_ranges import Ranges, read_ranges
 from rankscope.analysis.table import UNKNOWN, Column, Table
@@ -30,13 +30,12 @@ from rankscope.analysis.trace import (
     rank_number,
 )
 
-_KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 _COPIES, _SETS, _CALLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("MEMCPY", "MEMSET", "RUNTIME"))
 _WORK = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+_GRID = ("gridX", "gridY", "gridZ")
 _COPY_WORDS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
 _GRAPH = "CUDA graph, its kernels not recorded"
 _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?$")
-_PROCESS_BITS = 24  # the lower bits of a global id are the thread
 
 
 def read(path: Path, label: str | None = None, steps: str | None = None, process: int | None = None) -> RankTrace:
@@ -48,43 +47,6 @@ def read(path: Path, label: str | None = None, steps: str | None = None, process
     export = Export(path, label or path.name)
     try:
         return _Reader(export, steps).trace(process)
-    finally:
-        export.close()
-
-
-class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be said of an export at once: which processes trained, and when."""
-
-    processes: list[int]  # upper part of their global ids
-    session_start: int | None  # Unix ns
-    window: tuple[int, int] | None  # first and last event, ns on its own clock
-    comparable: bool  # whether that clock is Unix time
-
-
-def glance(path: Path, label: str, steps: str | None = None) -> Glance:
-    """Look into an export without reading it whole; raises like `read`."""
-    export = Export(path, label)
-    try:
-        table = next((name for name in (_KERNELS, _GRAPHS) if export.has(name, "globalPid", "start", "end")), None)
-        if table is not None:
-            processes = [export.whole(row[0]) for row in export.rows(f"SELECT DISTINCT globalPid >> 24 FROM {table}")]
-            found = export.rows(f"SELECT MIN(start), MAX(end) FROM {table}")[0]
-            span = tuple(None if value is None else export.whole(value) for value in found)
-        else:
-            ranges = read_ranges(export, steps)
-            chosen = ranges.is_step if ranges.is_step.any() else np.ones(len(ranges.names), bool)
-            processes = [int(value) for value in np.unique(ranges.thread[chosen] >> _PROCESS_BITS)]
-            known = ranges.end[chosen & (ranges.end != UNKNOWN)]
-            span = (ranges.start[chosen].min(), known.max()) if len(known) else (None, None)
-        origin = export.origin
-        first, last = span
-        window = None if first is None or last is None else (int(first), int(last))
-        return Glance(
-            processes=sorted(processes),
-            session_start=export.session_start,
-            window=window and (window[0] + (origin or 0), window[1] + (origin or 0)),
-            comparable=origin is not None,
-        )
     finally:
         export.close()
 
@@ -142,8 +104,8 @@ class _Reader:
 
     def _device(self) -> tuple[Table, Column]:
         """Return kernels, graphs, copies and sets of all processes, and the process of each."""
-        kernels = self._export.integers(_KERNELS, _WORK, ("demangledName", "shortName"))
-        graphs = self._export.integers(_GRAPHS, _WORK)
+        kernels = self._export.integers(KERNELS, _WORK, ("demangledName", "shortName", *_GRID))
+        graphs = self._export.integers(GRAPHS, _WORK)
         copies = self._export.integers(_COPIES, _WORK, ("bytes", "copyKind"))
         sets = self._export.integers(_SETS, _WORK, ("bytes",))
         if len(graphs["start"]):
@@ -176,9 +138,17 @@ class _Reader:
             "external_id": np.full(len(size), UNKNOWN),
             "bytes": size,
             "occupancy": np.full(len(size), UNKNOWN),
+            "sm_share": np.concatenate([self._sm_share(kernels), np.full(len(size) - len(kernels["start"]), UNKNOWN)]),
         }
         table = Table(columns | _no_collective(len(size)))
-        return Table({name: table[name] for name in DEVICE_COLUMNS + COLLECTIVE_COLUMNS}), joined["globalPid"] >> 24
+        table = Table({name: table[name] for name in DEVICE_COLUMNS + COLLECTIVE_COLUMNS})
+        return table, joined["globalPid"] >> PROCESS_BITS
+
+    def _sm_share(self, kernels: dict[str, Column]) -> Column:
+        """Return the share of the SMs that each kernel's grid can use."""
+        sides = np.stack([kernels[name] for name in _GRID])
+        blocks = np.where((sides > 0).all(axis=0), np.prod(np.maximum(sides, 1).astype(float), axis=0), 0)
+        return sm_share.of_grids(blocks, self._export.sms)
 
     def _launches(self) -> tuple[Table, Column]:
         calls = self._export.integers(_CALLS, ("start", "end", "globalTid", "correlationId", "nameId"))
@@ -187,12 +157,12 @@ class _Reader:
             "thread": self._thread(calls["globalTid"]),
             "correlation": calls["correlationId"],
         }
-        return Table({name: columns[name] for name in LAUNCH_COLUMNS}), calls["globalTid"] >> _PROCESS_BITS
+        return Table({name: columns[name] for name in LAUNCH_COLUMNS}), calls["globalTid"] >> PROCESS_BITS
 
     def _host(self, *, with_device: bool) -> tuple[Table, Column]:
         """Return the ranges; without a GPU those inside a step count as the host's work, not as annotations."""
         ranges = self._ranges
-        process = ranges.thread >> _PROCESS_BITS
+        process = ranges.thread >> PROCESS_BITS
         count = len(ranges.names)
         work = np.zeros(count, bool) if with_device else _inside_steps(ranges)
         columns = self._times({"start": ranges.start, "end": ranges.end}) | {
@@ -226,7 +196,7 @@ class _Reader:
 
     def _thread(self, ids: Column) -> Column:
         distinct, index = np.unique(ids, return_inverse=True)
-        names = [(value >> _PROCESS_BITS & 0xFFFFFF, value & 0xFFFFFF) for value in distinct.tolist()]
+        names = [(value >> PROCESS_BITS & 0xFFFFFF, value & 0xFFFFFF) for value in distinct.tolist()]
         return self._codes["thread"].encode(names)[index] if len(ids) else np.zeros(0, np.int32)
 
     def _check(self, device: Table, launches: Table, host: Table) -> None:
@@ -258,7 +228,7 @@ class _Reader:
         rows = [
             row
             for row, name in enumerate(ranges.collective)
-            if name is not None and int(ranges.thread[row]) >> _PROCESS_BITS == process
+            if name is not None and int(ranges.thread[row]) >> PROCESS_BITS == process
         ]
         at = np.array(rows, np.int64)
         at = at[np.argsort(ranges.start[at], kind="stable")]

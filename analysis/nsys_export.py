@@ -16,6 +16,8 @@ import numpy as np
 from rankscope.analysis.errors import Notice, UnreadableTraceError
 from rankscope.analysis.table import UNKNOWN, Column
 
+KERNELS, GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+PROCESS_BITS = 24  # the lower bits of a global id are the thread
 KNOWN_MAJOR = 3  # of EXPORT_SCHEMA_VERSION: by NVIDIA's words a new major number is a rewrite
 METADATA = (
     "EXPORT_SCHEMA_VERSION",
@@ -158,6 +160,15 @@ class Export:
         if start is not None and re.fullmatch(r"-?\d+", shift):
             return start - int(shift)  # of a normalised export: the session's start
         return 0 if self.metadata.get("EXPORT_PARAM_TIME_NORMALIZE") == "true" else start
+
+    @property
+    def sms(self) -> int | None:
+        """How many SMs each GPU has; None where the export does not say, or the host's GPUs differ."""
+        if not self.has("TARGET_INFO_GPU", "smCount"):
+            return None
+        found = {row[0] for row in self.rows("SELECT smCount FROM TARGET_INFO_GPU")}
+        count = found.pop() if len(found) == 1 else None
+        return count if type(count) is int and count > 0 else None
 
     def _check_file(self, path: Path) -> None:
         """Refuse what is no whole database: SQLite itself would notice only when it gets to the missing pages."""

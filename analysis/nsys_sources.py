@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from rankscope.analysis import nsys
+from rankscope.analysis import nsys_glance
 from rankscope.analysis.errors import AnalysisError, Notice, UnreadableTraceError
+from rankscope.analysis.nsys_glance import Glance
 from rankscope.analysis.rank_data import RankData
 from rankscope.analysis.sources import Source, Sources
 from rankscope.analysis.table import UNKNOWN
@@ -35,11 +36,11 @@ def expand(found: Sources, steps: str | None) -> Sources:
         raise AnalysisError(f"{others[0]}: a trace of torch.profiler among reports of Nsight Systems; give one kind")
     files: list[Source] = []
     notices: list[Notice] = list(found.notices)
-    glances: list[tuple[Source, nsys.Glance]] = []
+    glances: list[tuple[Source, Glance]] = []
     for source in found.files:
         try:
             source = msgspec.structs.replace(_exported(source), steps=steps)
-            glance = nsys.glance(source.path, source.label, steps)
+            glance = nsys_glance.glance(source.path, source.label, steps)
         except UnreadableTraceError as error:
             rank = source.rank if source.rank is not None else source.rank_from_name
             notices.append(msgspec.structs.replace(error.notice, rank=rank))
@@ -90,7 +91,7 @@ def _notice(kind: str, source: Source, message: str) -> Notice:
     return Notice(kind=kind, level="partial", file=source.label, message=message)
 
 
-def _processes(source: Source, glance: nsys.Glance, notices: list[Notice]) -> list[Source]:
+def _processes(source: Source, glance: Glance, notices: list[Notice]) -> list[Source]:
     """Return a source for each process; in a report around torchrun the order of pids stands for the ranks'."""
     if len(glance.processes) < 2:
         return [source]
@@ -106,7 +107,7 @@ def _processes(source: Source, glance: nsys.Glance, notices: list[Notice]) -> li
     ]
 
 
-def _check_twice(glances: Sequence[tuple[Source, nsys.Glance]]) -> None:
+def _check_twice(glances: Sequence[tuple[Source, Glance]]) -> None:
     seen: dict[object, Source] = {}
     for source, glance in glances:
         key = (glance.session_start, tuple(glance.processes), glance.window)
@@ -116,7 +117,7 @@ def _check_twice(glances: Sequence[tuple[Source, nsys.Glance]]) -> None:
         seen[key] = source
 
 
-def _check_one_job(glances: Sequence[tuple[Source, nsys.Glance]]) -> None:
+def _check_one_job(glances: Sequence[tuple[Source, Glance]]) -> None:
     """Refuse reports whose windows lie apart: ranks of one job record the same steps at the same time."""
     windows = [(*glance.window, source) for source, glance in glances if glance.window and glance.comparable]
     windows.sort(key=lambda item: item[0])

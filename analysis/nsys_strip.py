@@ -1,6 +1,7 @@
 """`rankscope nsys-strip`: SQLite exports in; copies that hold what an analysis needs, and nothing private, out.
 
-Kept are kernels, copies, API calls, NVTX ranges, the strings they name, the session's start and the export's version.
+Kept are kernels, copies, API calls, NVTX ranges, the strings they name, the kind of GPU, the session's start and the
+export's version.
 Gone are environments (but for RANK and WORLD_SIZE), command lines, paths, hosts, users, output, other processes.
 """
 
@@ -11,6 +12,7 @@ from urllib.parse import quote
 
 import click
 
+from rankscope.analysis.cli import run_command
 from rankscope.analysis.errors import UnreadableTraceError
 from rankscope.analysis.nsys_export import METADATA, Export
 from rankscope.conf.files import replacing
@@ -28,6 +30,7 @@ _TABLES = {
     "NVTX_PAYLOAD_ENUMS": ("1", ()),
     "NVTX_PAYLOAD_ENUM_ENTRIES": ("1", ()),
     "TARGET_INFO_SESSION_START_TIME": ("1", ("localTime",)),
+    "TARGET_INFO_GPU": ("1", ("busLocation", "uuid", "luid", "pwGpuId", "ctxswDevPath", "ctrlDevPath")),
     "ENUM_NSYS_EVENT_TYPE": ("1", ()),
     "ENUM_CUDA_MEMCPY_OPER": ("1", ()),
     "META_DATA_EXPORT": (f"name IN ({', '.join(map(repr, METADATA))})", ()),
@@ -115,10 +118,4 @@ def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
 
 def main(argv: list[str]) -> int:
     """Run the command with its arguments; returns the exit status."""
-    try:
-        return int(nsys_strip.main(argv, prog_name="rankscope nsys-strip", standalone_mode=False) or 0)
-    except click.ClickException as error:
-        click.echo(f"rankscope nsys-strip: {error.format_message()}", err=True)
-        return 2
-    except click.exceptions.Abort:
-        return 130
+    return run_command(nsys_strip, argv)

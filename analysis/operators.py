@@ -13,6 +13,7 @@ from rankscope.analysis.activity import is_matmul, uses_tensor_cores
 from rankscope.analysis.diagnose import rank_infos
 from rankscope.analysis.names import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.rank_data import RankData
+from rankscope.analysis.sm_share import mean_by_time
 from rankscope.analysis.steps import step_at
 from rankscope.analysis.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.trace import end_of
@@ -24,6 +25,8 @@ MODULE = "module: "  # prefix of the ranges that `profile.modules` opens; "backw
 RANKS = 8  # tables by name hold so many ranks at most, the late one among them: the ranks of a job do the same
 _ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
 _NO_STEP = "ProfilerStep#"
+_CLASSED, _OF_KERNELS = ("name", "class"), ("rank", "calls", "total_ns", "mean_ns")
+_SHARES = ("share", "occupancy", "sm_efficiency")
 
 
 def operators(analysis: "Analysis") -> Table:
@@ -60,6 +63,7 @@ def kernels_by_name(analysis: "Analysis") -> Table:
         first = np.unique(table["name"], return_index=True)[1]
         words = [table.words["name"][code] for code in names.tolist()]
         occupancy = _occupancy(table, index, took, len(names))
+        sm_efficiency = mean_by_time(table["sm_share"], took, index, len(names))
         classes = [_class(word, int(table["role"][row])) for word, row in zip(words, first.tolist(), strict=True)]
         codes, kinds = encode(classes)
         own = Table(
@@ -72,11 +76,12 @@ def kernels_by_name(analysis: "Analysis") -> Table:
                 "mean_ns": total // np.maximum(calls, 1),
                 "share": _share(total, _steps_ns(analysis, data)),
                 "occupancy": occupancy,
+                "sm_efficiency": sm_efficiency,
             },
             {"name": words, "class": kinds},
         )
         parts.append(own.take(np.argsort(-total, kind="stable")))
-    return Table.concat(parts) if parts else _empty(("name", "class"), ("rank", "calls", "total_ns", "mean_ns"))
+    return Table.concat(parts) if parts else _empty(_CLASSED, _OF_KERNELS, _SHARES)
 
 
 def _occupancy(table: Table, index: Column, took: Column, count: int) -> Column:
@@ -239,6 +244,6 @@ def _summed(index: Column, values: Column, count: int) -> Column:
     return total
 
 
-def _empty(words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
+def _empty(words: tuple[str, ...], numbers: tuple[str, ...], shares: tuple[str, ...] = ("share",)) -> Table:
     columns = {name: np.zeros(0, np.int32) for name in words} | {name: np.zeros(0, np.int64) for name in numbers}
-    return Table(columns | {"share": np.zeros(0)}, {name: [] for name in words})
+    return Table(columns | {name: np.zeros(0) for name in shares}, {name: [] for name in words})

@@ -53,14 +53,15 @@ def _new(title: str, width: float = 7.0, height: float = 3.8) -> tuple[Figure, A
 
 def _efficiency(points: Sequence[Point], found: Sequence[Efficiency]) -> Figure | None:
     by_id = {point.id: point.measured for point in points if point.measured is not None}
+    jobs = {point.id: _job(point) for point in points}
     series: dict[str, list[tuple[int, float, tuple[float, float] | None]]] = {}
     for item in found:
         measured = by_id[item.id]
         if item.weak is not None:
-            name = f"weak, batch {measured.rank_batch} a rank"
+            name = f"{jobs[item.id]}weak, batch {measured.rank_batch} a rank"
             series.setdefault(name, []).append((measured.world_size, item.weak, item.weak_interval))
         if item.strong is not None:
-            name = f"strong, batch {measured.global_batch} in all"
+            name = f"{jobs[item.id]}strong, batch {measured.global_batch} in all"
             series.setdefault(name, []).append((measured.world_size, item.strong, item.strong_interval))
     if not series:
         return None
@@ -85,7 +86,8 @@ def _throughput(points: Sequence[Point]) -> Figure | None:
     series: dict[str, list[tuple[int, float]]] = {}
     for point in points:
         if point.measured is not None:
-            name = f"{point.measured.world_size} ranks" + ("" if point.measured.ddp else ", no DDP")
+            ranks = point.measured.world_size
+            name = f"{_job(point)}{ranks} rank{'s' * (ranks > 1)}" + ("" if point.measured.ddp else ", no DDP")
             rate = point.measured.samples_per_s / point.measured.world_size
             series.setdefault(name, []).append((point.measured.rank_batch, rate))
     if not any(len(rows) > 1 for rows in series.values()):
@@ -153,12 +155,14 @@ def _latency(rows: Sequence[Latency]) -> Figure | None:
     if not known:
         return None
     figure, axes = _new("Throughput over latency of one replica (p50; bar to p95; number: batch)")
+    best = max(known, key=lambda row: row.samples_per_s).curve
     for name, colour in zip(dict.fromkeys(row.curve for row in known), _LINES * 4, strict=False):
         curve = [row for row in known if row.curve == name]
+        offset = (-14, 5) if name == best else (7, -10)  # points of two curves often lie close to each other
         times, rates = [row.p50_ms or 0 for row in curve], [row.samples_per_s for row in curve]
         axes.plot(times, rates, "o-", color=colour, label=name, markersize=4)
         for row, time, rate in zip(curve, times, rates, strict=True):
-            axes.annotate(str(row.batch), (time, rate), (3, -10), textcoords="offset points", fontsize=7, color=colour)
+            axes.annotate(str(row.batch), (time, rate), offset, textcoords="offset points", fontsize=7, color=colour)
             if row.p95_ms is not None:
                 axes.plot([time, row.p95_ms], [rate, rate], color=colour, linewidth=1, alpha=0.5)
             if row.knee:
@@ -172,17 +176,32 @@ def _latency(rows: Sequence[Latency]) -> Figure | None:
     return figure
 
 
+def _job(point: Point) -> str:
+    return f"{point.job}: " if point.job else ""
+
+
 def _step_time(points: Sequence[Point]) -> Figure | None:
-    cells = {
-        (p.measured.world_size, p.measured.rank_batch): p.measured.step_ms
-        for p in points
-        if p.measured is not None and (p.measured.ddp or p.measured.world_size == 1)
+    jobs: dict[str, dict[tuple[int, int], float]] = {}
+    for point in points:
+        if point.measured is not None and (point.measured.ddp or point.measured.world_size == 1):
+            cells = jobs.setdefault(_job(point), {})
+            cells[point.measured.world_size, point.measured.rank_batch] = point.measured.step_ms
+    tables = {
+        job: cells for job, cells in jobs.items() if all(len({key[axis] for key in cells}) > 1 for axis in (0, 1))
     }
-    ranks, batches = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
-    if len(ranks) < 2 or len(batches) < 2:
+    if not tables:
         return None
+    figure = Figure(figsize=(7.0, 0.6 + 3.2 * len(tables)), layout="constrained")
+    for index, (job, cells) in enumerate(tables.items()):
+        axes = figure.add_subplot(len(tables), 1, index + 1)
+        axes.set_title(f"{job}step time (ms) over ranks and the batch of a rank", loc="left", fontsize=11)
+        _heat_map(axes, cells)
+    return figure
+
+
+def _heat_map(axes: Axes, cells: dict[tuple[int, int], float]) -> None:
+    ranks, batches = sorted({key[0] for key in cells}), sorted({key[1] for key in cells})
     table = np.array([[cells.get((rank, batch), np.nan) for batch in batches] for rank in ranks])
-    figure, axes = _new("Step time (ms) over ranks and the batch of a rank")
     axes.imshow(table, cmap="cividis", aspect="auto")
     middle = float(np.nanmean(table))
     for (row, column), value in np.ndenumerate(table):
@@ -192,4 +211,4 @@ def _step_time(points: Sequence[Point]) -> Figure | None:
     axes.set_yticks(range(len(ranks)), [str(rank) for rank in ranks])
     axes.set_xlabel("batch of a rank")
     axes.set_ylabel("ranks")
-    return figure
+    axes.spines[["top", "right"]].set_visible(False)

@@ -3,12 +3,13 @@
 Comes in: a `SweepDir` or `RunDir` whose points were analysed. Goes out: `Point`s; a failed one stays, with its cause.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from rankscope.analysis import plain
+from rankscope.analysis import jobs, plain
 from rankscope.analysis.scaling import PARTS, Measured, Steps
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 from rankscope.conf.files import read_json
@@ -38,6 +39,7 @@ class Point(msgspec.Struct, kw_only=True):
     measured: Measured | None = None
     summary: dict[str, Any] | None = None
     memory_peak_bytes: int | None = None
+    job: str | None = None  # what tells its job from the others' beside it; None where there is one job
 
     @property
     def label(self) -> str:
@@ -46,7 +48,7 @@ class Point(msgspec.Struct, kw_only=True):
             return " ".join(self.overrides) or self.id
         ddp = "" if self.config.ddp.enabled else ", no DDP"
         batch = self.config.rank_batch_size if self.config.script is None else self.rank_batch or "?"
-        return f"{self.config.world_size} x {batch}{ddp}"
+        return f"{self.job}, " * bool(self.job) + f"{self.config.world_size} x {batch}{ddp}"
 
 
 def sweep_points(sweep: SweepDir) -> list[Point]:
@@ -64,6 +66,14 @@ def sweep_points(sweep: SweepDir) -> list[Point]:
         )
         points.append(_filled(point) if run_dir is not None else point)
     return points
+
+
+def tell_jobs_apart(points: Sequence[Point]) -> None:
+    """Name the jobs of points that are reported together, where there are several."""
+    measured = [point for point in points if point.measured is not None]
+    names = jobs.names([point.measured.job for point in measured if point.measured is not None])
+    for point, name in zip(measured, names, strict=True):
+        point.job = name if len(set(names)) > 1 else None
 
 
 def run_point(run_dir: RunDir) -> Point:

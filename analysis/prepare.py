@@ -11,6 +11,7 @@ from rankscope.analysis.errors import Level, Notice
 from rankscope.analysis.intervals import union
 from rankscope.analysis.names import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.rank_data import COMM_COLUMNS, NO_STEP, RankData
+from rankscope.analysis.sm_share import sm_time
 from rankscope.analysis.steps import LINKED, device_windows, host_steps, step_at, step_of_device_work
 from rankscope.analysis.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.trace import RankTrace, end_of
@@ -56,6 +57,7 @@ def prepare(trace: RankTrace) -> RankData:
         union(kernels["start"][kernels["role"] == role], kernels["end"][kernels["role"] == role]) for role in _ROLES
     ]
     windows = device_windows(steps, kernels, launches, waits, mode)
+    windows = windows.with_columns(sm_busy=sm_time(kernels, windows["start"], windows["end"]))
     on_gpu = launches if mode == "device" else launches.take(np.zeros(len(launches), bool))
     done, syncs = activity(windows, kernels, on_gpu, trace.host)
     return RankData(
@@ -216,7 +218,7 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     codes, kind_words = encode(kinds)
     blank = np.full(len(table), UNKNOWN, np.int64)
     fields = {"activity": blank * 0, "device": blank * 0 - 1, "stream": table["thread"].astype(np.int64)}
-    fields |= {"correlation": blank, "bytes": blank, "occupancy": blank, "launch_start": blank}
+    fields |= {"correlation": blank, "bytes": blank, "occupancy": blank, "sm_share": blank, "launch_start": blank}
     fields |= {"end": end_of(table), "kind": codes}
     fields |= {"described": (table["collective"] >= 0).astype(np.int64)}
     table = Table({**table.columns, **fields}, {**table.words, "kind": kind_words}).sort("start")

@@ -28,6 +28,7 @@ STEP_COLUMNS = (
     "covered",
     "data_wait",
     "complete",
+    "sm_busy",
 )
 NO_STEP = -1  # launched outside every step: left over from before the window, or after it
 

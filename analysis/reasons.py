@@ -4,6 +4,7 @@ import numpy as np
 
 from rankscope.analysis.errors import Notice
 from rankscope.analysis.pipeline import Analysis
+from rankscope.analysis.table import UNKNOWN
 
 _OFFSET_WORTH_SAYING = 1_000_000  # ns
 
@@ -38,7 +39,25 @@ def null_reasons(analysis: Analysis) -> list[Notice]:
     if len(in_steps) and not analysis.missing_ranks and analysis.world_size > 1:
         text = f"{len(in_steps)} collective records have no partner: their wait and transfer are null"
         notices.append(Notice(kind="unmatched_collectives", message=text, details={"count": len(in_steps)}))
+    notices += _sm_efficiency(analysis)
     if not analysis.steps_analysed:
         text = "no whole step: per-step numbers are null; totals hold for the whole window"
         notices.append(Notice(kind="no_analysed_steps", level="info", message=text))
     return notices
+
+
+_NO_SHARES = {
+    "kineto": 'the traces do not say of every kernel how many "blocks per SM" it has',
+    "nsys": "the exports do not hold every kernel's grid and one number of SMs of their GPUs",
+}
+
+
+def _sm_efficiency(analysis: Analysis) -> list[Notice]:
+    """Say why the SM efficiency of ranks with a GPU is null."""
+    table = analysis.analysed_steps
+    unknown = set(np.unique(table["rank"][table["sm_busy_ns"] == UNKNOWN]).tolist())
+    ranks = [data.rank for data in analysis.ranks if data.mode == "device" and data.rank in unknown]
+    if not ranks:
+        return []
+    text = f"SM efficiency is null on {len(ranks)} ranks: {_NO_SHARES[analysis.ranks[0].source]}"
+    return [Notice(kind="no_sm_efficiency", level="info", message=text, details={"ranks": ranks})]

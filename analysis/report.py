@@ -5,7 +5,7 @@ from typing import Any
 
 from rankscope.analysis import pages
 from rankscope.analysis.breakdown import PARTS
-from rankscope.analysis.show import verdict_sentence, warning_lines
+from rankscope.analysis.show import device_words, verdict_sentence, warning_lines
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 
@@ -21,6 +21,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
         title=f"rankscope: {run_dir.path.resolve().name}" if run_dir else "rankscope",
         verdict=verdict_sentence(summary),
         rate=summary["throughput"],
+        device=device_words(summary["per_rank"]),
         parts=PARTS,
         warnings=warning_lines(summary),
         command=None if run_dir is None else command(run_dir),

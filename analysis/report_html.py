@@ -11,9 +11,9 @@ from rankscope.analysis.breakdown import PARTS
 from rankscope.analysis.colours import COLOURS
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.report import command
-from rankscope.analysis.show import PROFILERS, memory_words, slowdown, verdict_sentence
-from rankscope.analysis.summary import tables
+from rankscope.analysis.show import PROFILERS, device_words, memory_words, slowdown, verdict_sentence
 from rankscope.analysis.table import UNKNOWN, Column, Table
+from rankscope.analysis.tables import tables
 from rankscope.analysis.timeline import build
 from rankscope.analysis.timeline_page import embedded
 from rankscope.analysis.timeline_text import TITLES
@@ -43,12 +43,14 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         s=summary,
         verdict=verdict_sentence(summary),
         rate=summary["throughput"],
+        device=device_words(summary["per_rank"]),
         memory=memory_words(summary["memory"]),
         overheads=[slowdown(title, ratio) for title, ratio in _overheads(summary)],
         parts=[(part, TITLES[part], COLOURS[part]) for part in PARTS],
         bars=[_bar(row) for row in rows],
         longest=max((row["step_ms"] for row in rows if row["step_ms"] is not None), default=1) or 1,
         left_out=len(summary["per_rank"]) - len(rows),
+        on_device=analysis.ranks[0].mode == "device",
         heat=_heat(analysis, [row["rank"] for row in rows]),
         collectives=[_against(row) for row in summary["collectives"]],
         has_ceilings=analysis.ceilings is not None,
@@ -85,7 +87,7 @@ def _bar(row: Json) -> Json:
     pieces = [(COLOURS[part], TITLES[part], value) for part, value in parts]
     if rest > 1e-6:
         pieces.append((COLOURS["communication"], TITLES["communication"], rest))
-    return {"rank": row["rank"], "step_ms": row["step_ms"], "pieces": pieces}
+    return {name: row[name] for name in ("rank", "step_ms", "gpu_busy_ratio", "sm_efficiency")} | {"pieces": pieces}
 
 
 def _heat(analysis: Analysis, ranks: Sequence[int]) -> Json:
@@ -124,7 +126,8 @@ def _against(row: Json) -> Json:
 def longest(table: Table, column: str, steps: int, most: int = _TOP) -> list[Json]:
     """Return the names with the largest sum of a column of ns over the ranks in `table` (rank, name, calls, ...).
 
-    Per row: name, calls and ms a step and rank, the ms of the rank where it takes longest, and that rank.
+    Per row: name, calls and ms a step and rank, the ms of the rank where it takes longest, and that rank; of kernels
+    also the SM efficiency.
     """
     known = table.take((table[column] != UNKNOWN) & (table["name"] >= 0))
     ranks = len(np.unique(table["rank"]))
@@ -137,8 +140,15 @@ def longest(table: Table, column: str, steps: int, most: int = _TOP) -> list[Jso
         rank = max(by_rank, key=lambda number: by_rank[number])
         row: Json = {"name": known.words["name"][code], "calls": float(known["calls"][rows].sum()) / steps / ranks}
         row |= {"ms": float(values.sum()) * 1e-6 / steps / ranks}
+        if "sm_efficiency" in known.columns:
+            row["sm_efficiency"] = _mean(known["sm_efficiency"][rows], values)
         found.append(row | {"longest_ms": by_rank[rank] * 1e-6 / steps, "rank": rank})
     return sorted(found, key=lambda row: -row["ms"])[:most]
+
+
+def _mean(shares: Column, weights: Column) -> float | None:
+    known = ~np.isnan(shares)
+    return float(np.average(shares[known], weights=weights[known])) if weights[known].any() else None
 
 
 def _lists(analysis: Analysis, found: Mapping[str, Table]) -> list[Json]:
@@ -156,7 +166,8 @@ def _lists(analysis: Analysis, found: Mapping[str, Table]) -> list[Json]:
     for name, column, title, what, note in wanted:
         rows = longest(found[name], column, steps) if steps and len(found[name]) else []
         if rows:
-            lists.append({"title": title, "what": what, "note": note, "rows": rows})
+            shares = any(row.get("sm_efficiency") is not None for row in rows)
+            lists.append({"title": title, "what": what, "note": note, "rows": rows, "shares": shares})
     return lists
 
 

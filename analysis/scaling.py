@@ -13,6 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rankscope.analysis import jobs
+
 PARTS = ("compute", "exposed_transfer", "exposed_wait", "copy", "data_stall", "host_gap")
 _DRAWS = 1000
 _BLOCK = 5  # consecutive steps resampled together: neighbours err together
@@ -183,10 +185,14 @@ def _scaled(point: Measured) -> dict[str, float | None]:
 
 def advice(points: Sequence[Measured], target: float = 0.8) -> list[str]:
     """Return what the sweep says: the batch after which throughput a GPU stops growing; where efficiency falls."""
-    return [*_batch_advice(points), *_world_advice(points, target)]
+    names = dict.fromkeys((point.id for point in points), "")
+    if len(_distinct(point.job for point in points)) > 1:
+        told = jobs.names([point.job for point in points])
+        names = {point.id: f"{name}: " for point, name in zip(points, told, strict=True)}
+    return [*_batch_advice(points, names), *_world_advice(points, target, names)]
 
 
-def _batch_advice(points: Sequence[Measured]) -> list[str]:
+def _batch_advice(points: Sequence[Measured], names: dict[str, str]) -> list[str]:
     lines = []
     for job, ranks in _distinct(
         (point.job, point.world_size) for point in points if point.ddp or point.world_size == 1
@@ -197,15 +203,14 @@ def _batch_advice(points: Sequence[Measured]) -> list[str]:
         for small, large in itertools.pairwise(batches):
             growth = (by_batch[large] / by_batch[small] - 1) / np.log2(large / small)
             if growth < _KNEE:
-                lines.append(
-                    f"{ranks} GPU{'s' if ranks > 1 else ''}: throughput stops growing at a batch of {small} a GPU "
-                    f"({growth:+.1%} per doubling after it)"
-                )
+                where = f"{names[same[0].id]}{ranks} GPU{'s' if ranks > 1 else ''}"
+                gains = f"{growth:+.1%} per doubling after it"
+                lines.append(f"{where}: throughput stops growing at a batch of {small} a GPU ({gains})")
                 break
     return lines
 
 
-def _world_advice(points: Sequence[Measured], target: float) -> list[str]:
+def _world_advice(points: Sequence[Measured], target: float, names: dict[str, str]) -> list[str]:
     lines = []
     found = {item.id: item for item in efficiencies(points)}
     for kind in ("weak", "strong"):
@@ -220,8 +225,8 @@ def _world_advice(points: Sequence[Measured], target: float) -> list[str]:
                 if own == batch and value is not None and value < target:
                     what = f"{batch} a GPU" if kind == "weak" else f"{batch} over all GPUs"
                     lines.append(
-                        f"{kind} scaling, batch {what}: efficiency falls under {target:.0%} at {point.world_size} GPUs "
-                        f"({value:.1%})"
+                        f"{names[point.id]}{kind} scaling, batch {what}: efficiency falls under {target:.0%} at "
+                        f"{point.world_size} GPUs ({value:.1%})"
                     )
                     break
     return lines

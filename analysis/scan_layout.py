@@ -3,21 +3,22 @@
 import numpy as np
 
 # Kinds of a wanted key; its entry in the table is kind + 256 * field.
-INTEGER, NANOSECONDS, SYMBOL, PHASE, CATEGORY, ARGUMENTS = range(6)
+INTEGER, NANOSECONDS, SHARE, SYMBOL, PHASE, CATEGORY, ARGUMENTS = range(7)
+WHOLE = 10**12  # a SHARE of 1: a trace's decimals are exact in it
 # How a scan ended.
 END, CUT, ODD, FULL, REHASH, NEW_CATEGORY = range(6)
 # Fields of an event, in this order in the scratch row.
 FIELDS = (
     "phase", "category", "name", "start", "duration", "pid", "tid", "external_id", "external_id_before_1_12",
-    "correlation", "device", "stream", "bytes", "occupancy", "collective", "in_nelems", "out_nelems", "group_size",
-    "dtype", "group", "group_ranks", "seq",
+    "correlation", "device", "stream", "bytes", "occupancy", "sm_share", "collective", "in_nelems", "out_nelems",
+    "group_size", "dtype", "group", "group_ranks", "seq",
 )  # fmt: skip
 # Classes of a category, its entry is class + 16 * (activity or annotation).
 UNSEEN, SKIPPED, IS_DEVICE, IS_LAUNCH, IS_HOST = -1, 0, 1, 2, 3
 # The columns of the row buffers.
 DEVICE_ROW = (
     "offset", "start", "duration", "name", "activity", "correlation", "external_id", "device", "stream", "bytes",
-    "occupancy",
+    "occupancy", "sm_share",
 )  # fmt: skip
 LAUNCH_ROW = ("offset", "start", "duration", "name", "thread", "correlation")
 HOST_ROW = ("offset", "start", "duration", "name", "thread", "annotation", "external_id")

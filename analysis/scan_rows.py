@@ -1,8 +1,7 @@
-"""Second stage of the scanner: walks the positions that `scan_index` found and writes one row an event.
+"""Third stage of the scanner: writes the events that `scan_events` reads as rows of int64, in one buffer a class.
 
-Comes in: a window, its positions, the table of wanted keys, the classes of categories, the symbols. Goes out: rows of
-int64 in one buffer a class; strings as codes of symbols. An event that is not certainly what it seems stops the scan
-(`ODD`): the other reader then takes the whole window.
+Comes in: a window, its positions, the table of wanted keys, the classes of categories, the symbols. Goes out: the rows,
+and how the scan ended: an event that is not certainly what it seems stops it (`ODD`).
 """
 
 from typing import Any
@@ -11,14 +10,15 @@ import numpy as np
 from numba import njit
 
 from rankscope.analysis import scan_layout as layout
+from rankscope.analysis.scan_events import GOES_ON, event
 from rankscope.analysis.scan_llvm import byte, int32, int64, put_int64
-from rankscope.analysis.scan_symbols import blank, lookup, number, skip, symbol
+from rankscope.analysis.scan_symbols import blank, symbol
 
 _FIELD = layout.FIELD
 _PHASE, _CATEGORY, _NAME, _PID, _TID = (_FIELD[name] for name in ("phase", "category", "name", "pid", "tid"))
 _START, _DURATION, _CORRELATION = _FIELD["start"], _FIELD["duration"], _FIELD["correlation"]
 _DEVICE, _STREAM, _BYTES, _COLLECTIVE = (_FIELD[name] for name in ("device", "stream", "bytes", "collective"))
-_OCCUPANCY = _FIELD["occupancy"]
+_OCCUPANCY, _SM_SHARE = _FIELD["occupancy"], _FIELD["sm_share"]
 _EXTERNAL, _EXTERNAL_OLD = _FIELD["external_id"], _FIELD["external_id_before_1_12"]
 _COUNT = len(layout.FIELDS)
 _KEY_PID, _KEY_TID, _LAST_PID, _LAST_TID, _LAST_THREAD = range(_COUNT, _COUNT + 5)
@@ -27,157 +27,11 @@ _ALWAYS = 1 << _NAME | 1 << _START | 1 << _DURATION | 1 << _COLLECTIVE
 _OF_COLLECTIVE = (1 << _COUNT) - (1 << _COLLECTIVE)
 _OF_THREAD = 1 << _PID | 1 << _TID
 _OF_EXTERNAL = 1 << _EXTERNAL | 1 << _EXTERNAL_OLD
-_OF_DEVICE = _ALWAYS | 1 << _CORRELATION | _OF_EXTERNAL | 1 << _DEVICE | 1 << _STREAM | 1 << _BYTES | 1 << _OCCUPANCY
-_LONGEST = 8796093022208 * 1000  # ns: 2**43 us, up to which the other reader's doubles are exact
-_GOES_ON = -1
-_CAPACITY, _OUT, _ROWS, _HAS_ESCAPES = layout.CAPACITY, layout.OUT, layout.ROWS, layout.HAS_ESCAPES
-_KEYS, _CLASSES, _BASE_OFFSET = layout.KEYS, layout.CLASSES, layout.BASE_OFFSET
-_EVENT_MULTIPLIER, _ARGUMENT_MULTIPLIER = layout.EVENT_MULTIPLIER, layout.ARGUMENT_MULTIPLIER
+_OF_LAUNCH = 1 << _CORRELATION | 1 << _BYTES | 1 << _OCCUPANCY | 1 << _SM_SHARE
+_OF_DEVICE = _ALWAYS | _OF_LAUNCH | _OF_EXTERNAL | 1 << _DEVICE | 1 << _STREAM
+_CAPACITY, _OUT, _ROWS = layout.CAPACITY, layout.OUT, layout.ROWS
+_CLASSES, _BASE_OFFSET = layout.CLASSES, layout.BASE_OFFSET
 _AT_ENTRY, _CUT_AT, _FIELDS_OF_CALL = layout.AT_ENTRY, layout.CUT_AT, len(layout.COLLECTIVE_ROW)
-
-
-@njit(inline="always")
-def _has_escape(base: Any, at: Any, end: Any) -> Any:
-    found = False
-    for i in range(at, end):
-        if byte(base, i) == 92:
-            found = True
-    return found
-
-
-@njit(inline="always")
-def _string(base: Any, at: Any, end: Any, entry: Any, scratch: Any, state: Any, table: Any) -> Any:
-    """Store a string value (`at` to `end` between the quotes); returns (status, mistyped bit)."""
-    kind, field = entry & 255, entry >> 8
-    if kind == layout.SYMBOL or kind == layout.CATEGORY:
-        if kind == layout.CATEGORY and int64(scratch, _CATEGORY) != layout.UNKNOWN:
-            return layout.ODD, 0  # a second one
-        code = symbol(base, at, end - at, table)
-        if code < 0:
-            return layout.REHASH, 0
-        put_int64(scratch, field, code)
-        if kind == layout.CATEGORY and int64(int64(state, _CLASSES), code) == layout.UNSEEN:
-            return layout.NEW_CATEGORY, 0
-        return _GOES_ON, 0
-    if kind == layout.PHASE:
-        c = byte(base, at) if end - at == 1 else 0
-        escaped = int64(state, _HAS_ESCAPES) != 0 and _has_escape(base, at, end)
-        if int64(scratch, _PHASE) != layout.UNKNOWN or c == 66 or c == 69 or escaped:
-            return layout.ODD, 0  # a second one, or half of a pair
-        put_int64(scratch, _PHASE, c)
-        return _GOES_ON, 0
-    return (layout.ODD, 0) if kind == layout.ARGUMENTS else (_GOES_ON, 1 << field)
-
-
-@njit(inline="always")
-def _scalar(base: Any, at: Any, entry: Any, scratch: Any) -> Any:
-    """Store a number, true, false or null; returns (status, mistyped bit)."""
-    kind, field = entry & 255, entry >> 8
-    c = byte(base, at)
-    if kind == layout.PHASE or kind == layout.CATEGORY:
-        if int64(scratch, field) != layout.UNKNOWN:
-            return layout.ODD, 0
-        if kind == layout.PHASE:
-            put_int64(scratch, _PHASE, 0)
-        return _GOES_ON, 0
-    if c == 110:  # null
-        put_int64(scratch, field, layout.UNKNOWN)
-        return _GOES_ON, 0
-    if (kind == layout.INTEGER or kind == layout.NANOSECONDS) and c < 65:
-        value, exact = number(base, at, kind)
-        put_int64(scratch, field, value)
-        if kind == layout.NANOSECONDS and (value <= -_LONGEST or (field == _DURATION and value >= _LONGEST)):
-            exact = False
-        return _GOES_ON, 0 if exact else 1 << field
-    return _GOES_ON, 1 << field
-
-
-@njit(inline="always")
-def _is_dead(scratch: Any, state: Any) -> Any:
-    """Return whether the event is certainly one that is not wanted."""
-    phase, category = int64(scratch, _PHASE), int64(scratch, _CATEGORY)
-    if phase != layout.UNKNOWN and phase != 88:
-        return True
-    return category != layout.UNKNOWN and int64(int64(state, _CLASSES), category) == layout.SKIPPED
-
-
-@njit(nogil=True)
-def _event(
-    base: Any, end: Any, positions: Any, count: Any, k: Any, scratch: Any, state: Any, table: Any
-) -> Any:  # fmt: skip
-    """Read the event that begins at entry `k` into the scratch row; returns (status, entry behind it, mistyped)."""
-    for field in range(_COUNT):
-        put_int64(scratch, field, layout.UNKNOWN)
-    keys, multiplier = int64(state, _KEYS), np.uint64(int64(state, _EVENT_MULTIPLIER))
-    in_arguments = seen_arguments = dead = False
-    mistyped = 0
-    k += 1
-    while k < count:
-        p = int32(positions, k)
-        if byte(base, p) == 125:
-            k += 1
-            if not in_arguments:
-                return _GOES_ON, k, mistyped
-            in_arguments = False
-            keys, multiplier = int64(state, _KEYS), np.uint64(int64(state, _EVENT_MULTIPLIER))
-            continue
-        if byte(base, p) != 34:
-            return layout.ODD, k, mistyped
-        if k + 1 >= count:
-            return layout.CUT, k, mistyped
-        q = int32(positions, k + 1)
-        k += 2
-        at = q + 1 if byte(base, q + 1) == 58 else blank(base, q + 1, end)
-        if byte(base, at) != 58:
-            return (layout.ODD if at < end else layout.CUT), k, mistyped
-        at = blank(base, at + 1, end)
-        if at >= end:
-            return layout.CUT, k, mistyped
-        if int64(state, _HAS_ESCAPES) != 0 and _has_escape(base, p + 1, q):
-            return layout.ODD, k, mistyped
-        entry = lookup(base, p + 1, q - p - 1, keys, multiplier)
-        if dead and entry & 255 != layout.PHASE and entry & 255 != layout.CATEGORY and entry & 255 != layout.ARGUMENTS:
-            entry = np.int64(-1)  # but what decides whether an event counts must not occur twice
-        c = byte(base, at)
-        status, bit = _GOES_ON, 0
-        if c == 34:
-            if k + 1 >= count:
-                return layout.CUT, k, mistyped
-            e = int32(positions, k + 1)
-            k += 2
-            c = byte(base, e + 1)
-            if c != 44 and c != 125 and byte(base, blank(base, e + 1, end)) == 58:
-                return layout.ODD, k, mistyped
-            if entry >= 0:
-                status, bit = _string(base, at + 1, e, entry, scratch, state, table)
-        elif c == 123 or c == 91:
-            if entry >= 0 and entry & 255 == layout.ARGUMENTS and (c != 123 or seen_arguments):
-                return layout.ODD, k, mistyped
-            if entry >= 0 and entry & 255 == layout.ARGUMENTS and not dead:
-                in_arguments = seen_arguments = True
-                k += 1
-                keys += layout.SLOTS * layout.SLOT_WORDS * 8
-                multiplier = np.uint64(int64(state, _ARGUMENT_MULTIPLIER))
-                continue
-            seen_arguments |= entry >= 0 and entry & 255 == layout.ARGUMENTS
-            k = skip(base, positions, k, count, end)
-            if k < 0:
-                return (layout.CUT if k == -1 else layout.ODD), k, mistyped
-            if entry >= 0 and entry & 255 != layout.ARGUMENTS:
-                status, bit = _scalar(base, at, entry, scratch)
-        elif entry >= 0:
-            if entry & 255 == layout.ARGUMENTS:
-                if c != 110 or seen_arguments:
-                    return layout.ODD, k, mistyped
-                seen_arguments = True
-            else:
-                status, bit = _scalar(base, at, entry, scratch)
-        if status != _GOES_ON:
-            return status, k, mistyped
-        mistyped |= bit
-        if entry >= 0 and (entry & 255 == layout.PHASE or entry & 255 == layout.CATEGORY):
-            dead = _is_dead(scratch, state)
-    return layout.CUT, k, mistyped
 
 
 @njit(inline="always")
@@ -228,6 +82,7 @@ def _put_device(scratch: Any, out: Any, cap: Any, row: Any, offset: Any, activit
     put_int64(out, cap * 8 + row, stream)
     put_int64(out, cap * 9 + row, int64(scratch, _BYTES))
     put_int64(out, cap * 10 + row, int64(scratch, _OCCUPANCY))
+    put_int64(out, cap * 11 + row, int64(scratch, _SM_SHARE))
     return mistyped & _OF_DEVICE == 0
 
 
@@ -243,11 +98,11 @@ def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> An
     """Write the scratch row into the buffer of its class; returns how the scan goes on."""
     category = int64(scratch, _CATEGORY)
     if int64(scratch, _PHASE) != 88 or category == layout.UNKNOWN:
-        return _GOES_ON
+        return GOES_ON
     entry = int64(int64(state, _CLASSES), category)
     kind, detail = entry & 15, entry >> 4
     if kind == layout.SKIPPED:
-        return _GOES_ON
+        return GOES_ON
     cap = int64(state, _CAPACITY)
     row = int64(state, _ROWS + kind - 1)
     out = int64(state, _OUT + kind - 1)
@@ -277,7 +132,7 @@ def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> An
         _put_call(scratch, int64(state, _OUT + calls), cap, at, row)
         put_int64(state, _ROWS + calls, at + 1)
     put_int64(state, _ROWS + kind - 1, row + 1)
-    return _GOES_ON
+    return GOES_ON
 
 
 @njit("int64(int64, int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
@@ -306,10 +161,10 @@ def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: A
             if before[kind] >= cap:
                 return layout.FULL
         begun = True
-        status, k, mistyped = _event(base, end, positions, count, k, scratch, state, table)
-        if status == _GOES_ON:
+        status, k, mistyped = event(base, end, positions, count, k, scratch, state, table)
+        if status == GOES_ON:
             status = _put(scratch, state, table, int64(state, _BASE_OFFSET) + p, mistyped)
-        if status != _GOES_ON:
+        if status != GOES_ON:
             return status
     if begun:  # the last event may go on behind the window's end
         for kind in range(5):

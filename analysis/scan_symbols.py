@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from rankscope.analysis.scan_layout import INTEGER, NANOSECONDS, SLOT_SHIFT, SLOT_WORDS
+from rankscope.analysis.scan_layout import INTEGER, NANOSECONDS, SLOT_SHIFT, SLOT_WORDS, WHOLE
 from rankscope.analysis.scan_llvm import byte, int32, int64, put_byte, put_int32, put_int64, put_uint64, uint64, word
 
 _ONE = np.uint64(1)
@@ -117,6 +117,31 @@ def number(base: Any, at: Any, kind: Any) -> Any:
     elif digits > 18 or c == 46:
         return value, False
     return -value if negative else value, not (c == 101 or c == 69)
+
+
+@njit(inline="always")
+def share(base: Any, at: Any) -> Any:
+    """Return (value, whether it is exact): a share, at most 1, in parts of `WHOLE`."""
+    i, value, beyond = at, np.int64(0), False
+    c = byte(base, i)
+    while c >= 48 and c <= 57:
+        beyond |= c != 48
+        i += 1
+        c = byte(base, i)
+    if i == at:
+        return value, False  # a sign
+    if c == 46:
+        scale = np.int64(WHOLE)
+        i += 1
+        c = byte(base, i)
+        while c >= 48 and c <= 57:
+            scale //= 10
+            if scale == 0 and not beyond:
+                return value, False
+            value += scale * (c - 48)
+            i += 1
+            c = byte(base, i)
+    return np.int64(WHOLE) if beyond else value, not (c == 101 or c == 69)
 
 
 @njit(inline="always")

@@ -7,7 +7,6 @@ window, its rows, and one copy of each distinct string.
 
 import codecs
 import hashlib
-import itertools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,39 +19,13 @@ from rankscope.analysis import scan_layout as layout
 from rankscope.analysis.cache import user_folder
 from rankscope.analysis.columns import Codes
 from rankscope.analysis.names import ANNOTATION, DEVICE, part_of
+from rankscope.analysis.scan_keys import key_tables
 from rankscope.analysis.table import UNKNOWN, Column
 from rankscope.analysis.trace import CODED
 
 WINDOW = 2 << 20  # bytes: small enough to stay in the cache
 _PADDING = 64  # readable bytes behind a window
 _CAPACITY = 1 << 14  # rows of each class that are handed on at a time
-_EVENT_KEYS = {
-    "ph": ("phase", layout.PHASE),
-    "cat": ("category", layout.CATEGORY),
-    "name": ("name", layout.SYMBOL),
-    "ts": ("start", layout.NANOSECONDS),
-    "dur": ("duration", layout.NANOSECONDS),
-    "pid": ("pid", layout.INTEGER),
-    "tid": ("tid", layout.INTEGER),
-    "args": ("phase", layout.ARGUMENTS),
-}
-_ARGUMENT_KEYS = {
-    "External id": ("external_id", layout.INTEGER),
-    "external id": ("external_id_before_1_12", layout.INTEGER),
-    "correlation": ("correlation", layout.INTEGER),
-    "device": ("device", layout.INTEGER),
-    "stream": ("stream", layout.INTEGER),
-    "bytes": ("bytes", layout.INTEGER),
-    "est. achieved occupancy %": ("occupancy", layout.INTEGER),
-    "Collective name": ("collective", layout.SYMBOL),
-    "In msg nelems": ("in_nelems", layout.INTEGER),
-    "Out msg nelems": ("out_nelems", layout.INTEGER),
-    "Group size": ("group_size", layout.INTEGER),
-    "dtype": ("dtype", layout.SYMBOL),
-    "Process Group Name": ("group", layout.SYMBOL),
-    "Process Group Ranks": ("group_ranks", layout.SYMBOL),
-    "Seq": ("seq", layout.INTEGER),
-}
 _ROWS = {"device": layout.DEVICE_ROW, "launches": layout.LAUNCH_ROW, "host": layout.HOST_ROW}
 _CLASS = {"device": layout.IS_DEVICE, "launches": layout.IS_LAUNCH, "host": layout.IS_HOST, None: layout.SKIPPED}
 
@@ -74,7 +47,7 @@ class Scanner:
     def __init__(self, codes: dict[str, Codes]) -> None:
         kernels()
         self._symbols = _Symbols(codes)
-        self._keys, multipliers = _key_tables()
+        self._keys, multipliers = key_tables()
         self._scratch = np.full(layout.SCRATCH, UNKNOWN, np.int64)
         self._state = np.zeros(layout.STATE, np.int64)
         self._buffers = [np.empty((width, _CAPACITY), np.int64) for width in layout.WIDTHS]
@@ -285,34 +258,3 @@ def _is_utf8(text: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
-
-
-def _key_tables() -> tuple[Column, list[int]]:
-    tables, multipliers = [], []
-    for keys in (_EVENT_KEYS, _ARGUMENT_KEYS):
-        entries = {key.encode(): kind + 256 * layout.FIELD[field] for key, (field, kind) in keys.items()}
-        table, multiplier = _key_table(entries)
-        tables.append(table)
-        multipliers.append(multiplier)
-    return np.concatenate(tables), multipliers
-
-
-def _key_table(entries: dict[bytes, int]) -> tuple[Column, int]:
-    """Search a multiplier with which no two wanted keys meet in one slot."""
-    whole = (1 << 64) - 1
-    parts = {key: (int.from_bytes(key[:8], "little"), int.from_bytes(key[-8:], "little")) for key in entries}
-    for seed in itertools.count(1):
-        multiplier = (seed * 0x9E3779B97F4A7C15 & (1 << 62) - 1) | 1
-        slots: dict[int, bytes] = {}
-        for key, (first, last) in parts.items():
-            mixed = first ^ ((last if len(key) > 8 else 0) * 31 & whole) ^ len(key)
-            slots[(mixed * multiplier & whole) >> layout.SLOT_SHIFT] = key
-        if len(slots) == len(entries):
-            break
-    table = np.zeros((layout.SLOTS, layout.SLOT_WORDS), np.uint64)
-    table[:, 2] = 1 << 63  # no key is that long
-    for slot, key in slots.items():
-        first, last = parts[key]
-        middle = int.from_bytes(key[8:16], "little") if len(key) > 16 else 0
-        table[slot, :5] = (first, last if len(key) > 8 else 0, len(key), middle, entries[key])
-    return table.ravel(), multiplier

@@ -111,9 +111,25 @@ def _headline(summary: Json) -> RenderableType:
         for name, title in PROFILERS.items():
             overhead = summary["profiler_overhead"].get(name)
             text.append("" if overhead is None else f"; {slowdown(title, overhead)}")
-    words = memory_words(summary["memory"])
-    text.append(f"\n{words}" if words else "")
+    for words in (device_words(summary["per_rank"]), memory_words(summary["memory"])):
+        text.append(f"\n{words}" if words else "")
     return text
+
+
+def device_words(rows: list[Json]) -> str:
+    """Say how busy the devices were, and how many of their SMs had work; nothing where that is not known."""
+    busy, used = (_percent([row[name] for row in rows]) for name in ("gpu_busy_ratio", "sm_efficiency"))
+    more = f", its SMs {used} (estimated from launches)" if used else ""
+    return f"Device busy {busy} of a step{more}" if busy else ""
+
+
+def _percent(values: list[float | None]) -> str:
+    """Return what known shares span ("98 %", "63 to 93 %"); nothing where one is unknown."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return ""
+    low, high = f"{min(known):.0%}".rstrip("%"), f"{max(known):.0%}".rstrip("%")
+    return f"{low} %" if low == high else f"{low} to {high} %"
 
 
 def memory_words(rows: list[Json]) -> str:

@@ -64,7 +64,7 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
 
 
 def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, mode: str) -> Table:
-    """Return `STEP_COLUMNS`: each step with its window, its records and how much of its work was recorded.
+    """Return `STEP_COLUMNS` but the last: each step with its window, its records and how much of it was recorded.
 
     On a device a step runs from the end of the previous step's last work to the end of its own, so steps tile
     the timeline; the first begins where left-over work ends, or with its annotation when there is none. On a

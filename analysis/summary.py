@@ -9,22 +9,20 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from rankscope.analysis import grouped, hosts, unprofiled
 from rankscope.analysis.agreement import agreement, second_witness
 from rankscope.analysis.breakdown import PARTS, totals
 from rankscope.analysis.collectives import group_members, group_name
-from rankscope.analysis.diagnose import config_of
-from rankscope.analysis.errors import AnalysisError, Notice
+from rankscope.analysis.errors import Notice
 from rankscope.analysis.loader import loader_waits
 from rankscope.analysis.memory import memory_of
 from rankscope.analysis.names import bus_factor
 from rankscope.analysis.numbers import known_of, mean_of, median_of, ms, sum_of, us
-from rankscope.analysis.pipeline import Analysis, load
+from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.reasons import clock_notices, null_reasons
-from rankscope.analysis.table import UNKNOWN, Table
+from rankscope.analysis.table import UNKNOWN, Column
 
 SCHEMA = 1
 
@@ -163,6 +161,7 @@ def _per_rank(analysis: Analysis) -> list[Json]:
                 "gpu_busy_ratio": round(float(own["busy_ns"].sum()) / float(own["step_ns"].sum()), 6)
                 if data.mode == "device"
                 else None,
+                "sm_efficiency": _share(sum_of(own["sm_busy_ns"]), own["step_ns"]),
                 "breakdown_ms": {part: mean_of(own[f"{part}_ns"]) for part in PARTS},
             }
         )
@@ -171,6 +170,10 @@ def _per_rank(analysis: Analysis) -> list[Json]:
             parts: Json = rows[-1].pop("breakdown_ms")
             rows[-1] = {**rows[-1], **dict.fromkeys(_OF_COMMUNICATION), "breakdown_ms": {**parts, **hidden}}
     return rows
+
+
+def _share(part_ns: float | None, steps_ns: Column) -> float | None:
+    return None if part_ns is None else round(part_ns / float(steps_ns.sum()), 6)
 
 
 def _hosts(analysis: Analysis) -> list[Json]:
@@ -258,51 +261,3 @@ def _cause(excess: dict[str, int]) -> str | None:
     from rankscope.analysis.stragglers import cause_of
 
     return cause_of(excess)[0]
-
-
-def tables(analysis: Analysis) -> dict[str, Table]:
-    """Return the tables that are written beside the summary."""
-    from rankscope.analysis import buckets, frames, operators
-
-    detailed = with_operators(analysis)
-    found = {
-        "collectives": frames.collectives(analysis),
-        "steps": frames.steps(analysis),
-        "segments": frames.segments(analysis),
-        "operators": operators.operators(detailed),
-        "kernels_by_name": operators.kernels_by_name(analysis),
-        "modules": operators.modules(detailed),
-        "buckets": buckets.buckets(analysis),
-    }
-    more = {"roofline": roofline_of(analysis), "memory": memory_of_window(analysis)}
-    return found | {name: table for name, table in more.items() if table is not None}
-
-
-def memory_of_window(analysis: Analysis) -> Table | None:
-    """Return the memory's timeline; None where the run was not to record it."""
-    from rankscope.analysis.memory_timeline import memory_timeline
-
-    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
-    return memory_timeline(analysis) if config is not None and config.profile.profile_memory else None
-
-
-def with_operators(analysis: Analysis) -> Analysis:
-    """Return what has operators and ranges: of a run whose light pass was analysed, the analysis of its torch pass."""
-    if analysis.pass_name != "light" or analysis.run_dir is None:
-        return analysis
-    try:
-        found = load(analysis.run_dir.for_pass("torch").path, options=analysis.options)
-    except AnalysisError:
-        return analysis  # the tables are empty then, as of a trace without operators
-    return msgspec.structs.replace(found, run_dir=analysis.run_dir)
-
-
-def roofline_of(analysis: Analysis) -> Table | None:
-    """Return the roofline's rows of the first rank; None where no shapes and FLOPs were recorded."""
-    from rankscope.analysis.roofline import roofline
-
-    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
-    if analysis.run_dir is None or config is None:
-        return None
-    ranks = analysis.run_dir.for_pass("torch").ranks()
-    return roofline(ranks[0], config, analysis.ceilings) if ranks else None

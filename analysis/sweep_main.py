@@ -12,7 +12,7 @@ from rich.table import Table
 from rankscope.analysis import compare
 from rankscope.analysis.cli import Location, run_command
 from rankscope.analysis.errors import AnalysisError
-from rankscope.analysis.points import Point, run_point, sweep_points
+from rankscope.analysis.points import Point, run_point, sweep_points, tell_jobs_apart
 from rankscope.analysis.progress import Steps
 from rankscope.analysis.show import byte_size
 from rankscope.analysis.sweep_report import Json, summarise_sweep, write_report
@@ -63,6 +63,7 @@ def _points_of(sweeps: tuple[Path, ...]) -> list[Point]:
             if point.measured is not None:
                 point.measured = msgspec.structs.replace(point.measured, id=point.id)
         found += points
+    tell_jobs_apart(found)
     return found
 
 

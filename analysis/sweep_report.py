@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from rankscope.analysis import jobs, latency, pages
+from rankscope.analysis import latency, pages
 from rankscope.analysis.points import Point
 from rankscope.analysis.scaling import Measured, advice, efficiencies, interval, waterfalls
 from rankscope.conf.files import replacing, write_json, write_text
@@ -67,10 +67,7 @@ def latency_rows(points: Sequence[Point]) -> list[latency.Latency]:
 
 def _rows(points: Sequence[Point]) -> list[Json]:
     """Return a row a point; its job is null where all points are of one job."""
-    measured = [point.measured for point in points if point.measured is not None]
-    names = jobs.names([item.job for item in measured])
-    known = {item.id: name for item, name in zip(measured, names, strict=True)} if len(set(names)) > 1 else {}
-    return [{**_row(point), "job": known.get(point.id)} for point in points]
+    return [{**_row(point), "job": point.job} for point in points]
 
 
 def _row(point: Point) -> Json:
@@ -119,7 +116,8 @@ def drawings(points: Sequence[Point]) -> dict[str, bytes]:
     from rankscope.analysis import plots
 
     measured = [point.measured for point in points if point.measured is not None]
-    found = plots.figures(points, efficiencies(measured), waterfalls(measured), latency_rows(points))
+    training = [point for point in points if point.measured and point.config and point.config.mode != "inference"]
+    found = plots.figures(training, efficiencies(measured), waterfalls(measured), latency_rows(points))
     return {name: plots.png(figure) for name, figure in found.items()}
 
 

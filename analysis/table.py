@@ -68,7 +68,7 @@ class Table:
         return Table(columns, words)
 
     def to_arrow(self) -> "pa.Table":
-        """Return an Arrow table; coded columns become dictionaries, `UNKNOWN` becomes null."""
+        """Return an Arrow table; coded columns become dictionaries, `UNKNOWN` and NaN become null."""
         import pyarrow as pa
 
         arrays = {}
@@ -77,7 +77,7 @@ class Table:
                 codes = _arrow(column.astype(np.int32, copy=False), column < 0)
                 arrays[name] = pa.DictionaryArray.from_arrays(codes, _arrow_words(self.words[name]))
             else:
-                arrays[name] = _arrow(column, column == UNKNOWN if column.dtype == np.int64 else None)
+                arrays[name] = _arrow(column, _unknown(column))
         return pa.Table.from_arrays(list(arrays.values()), list(arrays))
 
     def to_pandas(self) -> "pd.DataFrame":
@@ -93,6 +93,13 @@ class Table:
             else:
                 series[name] = column
         return pd.DataFrame(series)
+
+
+def _unknown(column: Column) -> Column | None:
+    """Return where a column that is not coded holds no value; None for types that always do."""
+    if column.dtype == np.int64:
+        return np.asarray(column == UNKNOWN)
+    return np.isnan(column) if column.dtype.kind == "f" else None
 
 
 def _arrow(column: Column, unknown: Column | None) -> "pa.Array":

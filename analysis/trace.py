@@ -15,6 +15,7 @@ from rankscope.analysis.table import UNKNOWN, Table
 DEVICE_COLUMNS = (
     "start", "duration", "activity", "name", "device", "stream", "correlation", "external_id", "bytes",
     "occupancy",  # of a kernel, estimated from its launch (%); 0 where the profiler could not
+    "sm_share",  # of a kernel: the share of the SMs that its blocks can use (scan_layout.WHOLE = all); 0 as above
 )  # fmt: skip
 COLLECTIVE_COLUMNS = ("collective", "in_nelems", "out_nelems", "group_size", "dtype", "group", "group_ranks", "seq")
 LAUNCH_COLUMNS = ("start", "duration", "name", "thread", "correlation")

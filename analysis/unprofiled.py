@@ -11,6 +11,7 @@ import msgspec
 from rankscope.analysis import findings, plain
 from rankscope.analysis.errors import Notice
 from rankscope.analysis.facts import Finding
+from rankscope.analysis.loader import on_cpu
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.room import Room
 from rankscope.conf import ConfigError, RunConfig, load_config
@@ -27,6 +28,7 @@ class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
     )  # of each pass: its step / the plain step
     confirmed: bool | None = None  # whether the plain pass shows the late rank
     extra_ms: float | None = None  # what the analysed pass adds to a step
+    loader_cpu: tuple[float, int] | None = None  # see loader.on_cpu
     script: bool = False  # whether the job is a script of the user's
 
     @property
@@ -60,6 +62,7 @@ def read(analysis: Analysis, notices: list[Notice]) -> Unprofiled:
         throughput=rate,
         overhead=overheads,
         confirmed=plain.confirm(analysis.verdict, found),
+        loader_cpu=on_cpu(found),
         script=script,
         extra_ms=(slow - base) * 1e-6 if base and slow else None,
     )
@@ -76,7 +79,11 @@ def findings_of(analysis: Analysis, without: Unprofiled) -> list[Finding]:
     if not gpu and without.step_ms is not None and not without.confirmed:
         found = findings.unsure(found)
     ranks = [data.rank for data in analysis.ranks]
-    slowed = findings.distorts(without.overhead[analysis.profiler], analysis.profiler, ranks, limits)
+    if without.loader_cpu is not None:
+        found = findings.with_loader_on_cpu(found, *without.loader_cpu, limits)
+    lighter = "profiler_distorts" if without.overhead["light"] is None else "profiler_distorts_both"
+    advice = lighter if gpu else "profiler_distorts_cpu"
+    slowed = findings.distorts(without.overhead[analysis.profiler], analysis.profiler, ranks, limits, advice)
     return _applicable(findings.with_shared_time(found if slowed is None else [*found, slowed]), without.script)
 
 
@@ -85,7 +92,9 @@ def _applicable(found: list[Finding], script: bool) -> list[Finding]:
     if not script:
         return found
     return [
-        msgspec.structs.replace(item, overrides=[word for word in item.overrides if word.startswith("profile")])
+        msgspec.structs.replace(
+            item, overrides=[word for word in item.overrides if word.startswith(("profile", "passes"))]
+        )
         for item in found
     ]
 

@@ -4,6 +4,7 @@ On a GPU cudaProfilerStart and cudaProfilerStop bound it, on a CPU an NVTX range
 for them. torch.profiler takes no part in this pass: CUPTI serves one client.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,25 @@ import torch
 from rankscope.conf.sections import ProfileConfig
 from rankscope.harness.nvtx_ranges import CAPTURE, Emitter, PackageEmitter, TorchEmitter
 from rankscope.harness.process_group import RankContext
+
+_RUNTIME: Any = torch.cuda._cudart  # type: ignore[attr-defined]  # None in a CPU build of torch
+_START: Any = getattr(_RUNTIME, "cudaProfilerStart", None)
+_STOP: Any = getattr(_RUNTIME, "cudaProfilerStop", None)
+
+
+def keep_closed(called: Callable[[], None]) -> None:
+    """Let a script's own cudaProfilerStart and Stop do nothing but `called`: nsys cannot tell them from ours.
+
+    All calls through torch come by here: those of `torch.cuda.profiler` and of `torch.cuda.cudart()`.
+    """
+    if _RUNTIME is None:
+        return
+
+    def nothing() -> Any:
+        called()
+        return _RUNTIME.cudaError.success
+
+    _RUNTIME.cudaProfilerStart = _RUNTIME.cudaProfilerStop = nothing
 
 
 class Capture:
@@ -73,7 +93,7 @@ class Capture:
         """
         self._meet()
         if self._context.cuda:
-            torch.cuda.profiler.start()
+            torch.cuda.check_error(_START())
         elif self._package is not None:
             self._opened = self._package.start(CAPTURE)
         self._meet()
@@ -81,7 +101,7 @@ class Capture:
     def _close(self) -> None:
         self._meet()
         if self._context.cuda:
-            torch.cuda.profiler.stop()
+            torch.cuda.check_error(_STOP())
         elif self._package is not None:
             self._package.end(self._opened)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from rankscope.harness.capture import keep_closed
 from rankscope.harness.idle_profiler import install as install_idle_profiler
 from rankscope.harness.marks import Source
 from rankscope.harness.observer import Observer
@@ -51,6 +52,8 @@ class ScriptJob(Observer):
         """Listen to the script."""
         self.marks.install()
         install_idle_profiler(self._profiler_started, lambda: self.mark("profiler"))
+        if self._recording.kind == "nsys":
+            keep_closed(lambda: self.note("the script's own cudaProfilerStart and Stop do nothing in the nsys pass"))
 
     def _profiler_started(self, scheduled: bool) -> None:
         self._profiles = self._profiles or scheduled

@@ -29,6 +29,7 @@ SCHEMA = pa.schema(
         ("host_ns", pa.int64()),
         ("device_ns", pa.int64()),
         ("data_wait_ns", pa.int64()),
+        ("data_cpu_ns", pa.int64()),
         *((f"{name}_ns", pa.int64()) for name in DEVICE_RANGES),
         ("launch_ns", pa.int64()),
         ("first_of_epoch", pa.bool_()),
@@ -53,6 +54,7 @@ class _Step:
     last: torch.cuda.Event | None = None  # the first of the next step, or its own when the loop pauses
     owns_last: bool = False
     ranges_ns: dict[str, int] = field(default_factory=dict)
+    data_cpu_ns: int = 0  # of this thread, while it waited for batches: a loader without workers computes there
     spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
     host_ns: int | None = None
     device_ns: int | None = None
@@ -72,6 +74,7 @@ class _Step:
             "host_ns": self.host_ns,
             "device_ns": self.device_ns,
             "data_wait_ns": data_wait_ns,
+            "data_cpu_ns": self.data_cpu_ns,
             **{f"{name}_ns": self.ranges_ns.get(name) for name in DEVICE_RANGES},
             "launch_ns": None if self.host_ns is None else self.host_ns - data_wait_ns,
             "first_of_epoch": self.first_of_epoch,
@@ -94,7 +97,7 @@ class StepTimer:
         self._current: _Step | None = None
         self._pool: list[torch.cuda.Event] = []
         self._draining = threading.Lock()  # `rows` may be asked for by the thread that saves on a signal
-        self._range_ns = 0
+        self._range_ns = self._range_cpu_ns = 0
         self._range_event: torch.cuda.Event | None = None
 
     def begin(self, step: int, phase: str) -> None:
@@ -110,7 +113,7 @@ class StepTimer:
         if self._cuda and name != "data_wait":
             self._range_event = self._record()
         else:
-            self._range_ns = time.perf_counter_ns()
+            self._range_ns, self._range_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
 
     def exit(self, name: str) -> None:
         """Close the range `name` and add its time to the step."""
@@ -122,6 +125,8 @@ class StepTimer:
             self._range_event = None
         else:
             step.ranges_ns[name] = step.ranges_ns.get(name, 0) + time.perf_counter_ns() - self._range_ns
+            if name == "data_wait":
+                step.data_cpu_ns += time.thread_time_ns() - self._range_cpu_ns
 
     def mark_first_of_epoch(self) -> None:
         """Say that the loader was started anew in this step."""

@@ -27,6 +27,7 @@ from rankscope.harness.recording import describe, one_line
 from rankscope.harness.step_timer import StepTimer
 from rankscope.harness.trace_window import WARMUP, TraceWindow
 from rankscope.harness.verdicts import PARTS, REFERENCE, Event, LateRank, Speed
+from rankscope.harness.voice import Voice
 
 log = logging.getLogger("rankscope.monitor")
 _COLUMNS = ("data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns")  # after the step, as in PARTS
@@ -60,6 +61,7 @@ class Watch(Observer):
         self._traced = (-1, -1)  # the last window, first and last step
         self._windows = 0
         self._free_from = 0  # the first step of a block that may open another window
+        self._voice = Voice()
         self._sinks: list[TensorBoard | Prometheus] = []
         self.marks.install()
 
@@ -260,7 +262,8 @@ class Watch(Observer):
     def _note(self, event: dict[str, Any], text: str) -> None:
         if self._events_file is not None:
             self._events_file.write(event | {"time": time.time()})
-            log.warning("rankscope: %s", text)
+            for line in self._voice.lines(event["step"], text):
+                log.warning("rankscope: %s", line)
         for sink in self._sinks:
             sink.event(event, text)
 

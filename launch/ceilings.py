@@ -21,11 +21,12 @@ from rich.table import Table
 from rankscope.conf import ConfigError, RunConfig, save_config
 from rankscope.conf.ceilings_file import cache_folder, path_for
 from rankscope.conf.files import write_json
+from rankscope.launch.cli import run_command
 from rankscope.launch.compose import compose
 from rankscope.launch.environment import usable_cores
 from rankscope.launch.preflight import refuse
-from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
-from rankscope.launch.record import REFUSED, say
+from rankscope.launch.processes import MARK, Stop, end, mark, start
+from rankscope.launch.record import say
 from rankscope.launch.torch_facts import TorchFacts, torch_facts
 
 _GRACE_S = 5.0
@@ -52,27 +53,22 @@ def main(argv: Sequence[str]) -> int:
         print(_HELP)
         return 0
     overrides = [argument for argument in argv if argument not in flags]
-    try:
-        if flags - {"--again", "--json"}:
-            raise ConfigError(f"{min(flags - {'--again', '--json'})}: no such option; there are --again and --json")
-        with Stop() as stop:
-            facts = torch_facts()
-            config = _config(overrides, facts)
-            refuse(config, facts)
-            path = _path(config, facts)
-            if "--again" in flags or not path.exists():
-                _measure(config, path, stop)
-            _print(path, as_json="--json" in flags)
-            return 0
-    except ConfigError as error:
-        say(f"rankscope ceilings: {error}")
-        return REFUSED
-    except OSError as error:
-        say(f"rankscope ceilings: {error.filename}: {error.strerror}; set XDG_CACHE_HOME to a folder you may write")
-        return REFUSED
-    except Interrupted as interrupted:
-        say(f"rankscope ceilings: interrupted by {interrupted}")
-        return 128 + interrupted.signum
+    hint = "set XDG_CACHE_HOME to a folder you may write"
+    return run_command("rankscope ceilings", lambda: _run(flags, overrides), hint)
+
+
+def _run(flags: set[str], overrides: Sequence[str]) -> int:
+    if flags - {"--again", "--json"}:
+        raise ConfigError(f"{min(flags - {'--again', '--json'})}: no such option; there are --again and --json")
+    with Stop() as stop:
+        facts = torch_facts()
+        config = _config(overrides, facts)
+        refuse(config, facts)
+        path = _path(config, facts)
+        if "--again" in flags or not path.exists():
+            _measure(config, path, stop)
+        _print(path, as_json="--json" in flags)
+        return 0
 
 
 def _config(overrides: Sequence[str], facts: TorchFacts) -> RunConfig:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rankscope.launch import nsys_doctor
+from rankscope.launch import nsys_doctor, slurm_doctor
 from rankscope.launch.check import Check
 from rankscope.launch.torch_facts import TorchFacts, output_of, torch_facts
 
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def diagnose(runs_dir: Path) -> list[Check]:
     """Run every check; the all-reduce between two ranks takes about 5 s, the question for GPUs as long again,
-    and where there is nsys, its proof 10 s."""
+    where there is nsys, its proof 10 s, and where there is SLURM, its controller at most 5 s."""
     facts = torch_facts()
     return [
         _python(),
@@ -69,6 +69,7 @@ def diagnose(runs_dir: Path) -> list[Check]:
         _driver(),
         *nsys_doctor.checks(),
         _tool("ncu", "Nsight Compute, for single kernels", "install NVIDIA Nsight Compute (apt: nsight-compute)"),
+        slurm_doctor.check(),
         _writable(runs_dir),
         _disk(runs_dir),
         _shared_memory(),

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import msgspec
 import yaml
 
-from rankscope.conf import ConfigError, RunDirError
+from rankscope.conf import ConfigError
 from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch import sweep
+from rankscope.launch.cli import run_command
 from rankscope.launch.compose import compose, submission
 from rankscope.launch.preflight import refuse, refuse_submission
-from rankscope.launch.processes import Interrupted, Stop
+from rankscope.launch.processes import Stop
 from rankscope.launch.record import PARTIAL, REFUSED, Recorded, analyse, record, say
 from rankscope.launch.submitted import run_one
 from rankscope.launch.torch_facts import torch_facts
@@ -27,31 +28,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if {"-h", "--help"} & set(arguments):
         print(usage())
         return 0
-    try:
-        if _SWEEP_FLAGS & set(arguments):
-            return _sweep(arguments)
-        launcher, overrides = submission(_overrides(arguments))
-        config = compose(overrides)
-        if "--cfg" in arguments:
-            print(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False), end="")
-            return 0
-        with Stop() as stop:
-            if launcher is not None:
-                refuse_submission(config)
-                return _report(run_one(launcher, config, overrides, stop), stop)
-            facts = torch_facts()
-            stop.check()
-            refuse(config, facts)
-            return _report(record(config, overrides, facts, stop), stop)
-    except (ConfigError, RunDirError) as error:
-        say(f"rankscope: {error}")
-        return REFUSED
-    except OSError as error:  # the run folder cannot be made or written: nothing of ours is at fault
-        say(f"rankscope: {error.filename or 'run folder'}: {error.strerror}; give another runs_dir or make room")
-        return REFUSED
-    except Interrupted as interrupted:
-        say(f"rankscope: interrupted by {interrupted}")
-        return 128 + interrupted.signum
+    return run_command("rankscope", lambda: _run(arguments), hint="give another runs_dir or make room")
+
+
+def _run(arguments: Sequence[str]) -> int:
+    if _SWEEP_FLAGS & set(arguments):
+        return _sweep(arguments)
+    launcher, overrides = submission(_overrides(arguments))
+    config = compose(overrides)
+    if "--cfg" in arguments:
+        print(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False), end="")
+        return 0
+    with Stop() as stop:
+        if launcher is not None:
+            refuse_submission(config)
+            return _report(run_one(launcher, config, overrides, stop), stop)
+        facts = torch_facts()
+        stop.check()
+        refuse(config, facts)
+        return _report(record(config, overrides, facts, stop), stop)
 
 
 def with_script_args(arguments: list[str]) -> list[str]:

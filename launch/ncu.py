@@ -5,8 +5,6 @@ installed and `--go` is given, its CSV read back as `analysis/tables/ncu.parquet
 many times, so its times are no step times; it needs the permission to read performance counters.
 """
 
-import csv
-import io
 import os
 import re
 import shlex
@@ -20,21 +18,13 @@ from typing import Any
 import click
 import msgspec
 
-from rankscope.conf import ConfigError, RunDir, RunDirError, load_config, save_config
+from rankscope.conf import ConfigError, RunDir, load_config, save_config
 from rankscope.conf.files import replacing
-from rankscope.launch.record import REFUSED, say
+from rankscope.launch.cli import run_command
+from rankscope.launch.ncu_output import METRICS, base_name, kernel_of, lines_of, metrics_here, read_csv
+from rankscope.launch.record import say
 
-METRICS = {
-    "gpu__time_duration.sum": "duration_ns",
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed": "sm_percent",
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed": "memory_percent",
-    "sm__warps_active.avg.pct_of_peak_sustained_active": "achieved_occupancy_percent",
-    "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active": "tensor_percent",
-}
-_STEPS = 2
 _HIDDEN = "opt/nvidia/nsight-compute/*/ncu"
-_NAME = re.compile(r"^(?:void\s+)?(?P<base>[\w:]+)")
-_SCALE = {"nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
 @click.command("rankscope ncu")
@@ -47,45 +37,37 @@ _SCALE = {"nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9, "ns": 1
 def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path | None) -> int:
     """Look at the heaviest kernels of one rank of RUN with Nsight Compute."""
     run_dir = RunDir(run)
-    try:
-        kernels = heaviest(run_dir, rank, top)
-        prepare(run_dir)
-        command = command_of(run_dir, kernels, launches)
-        if csv_file is not None:
-            text = csv_file.read_text()
-        elif not go:
-            print(shlex.join(command))
-            say("prints only: --go runs it here, --csv FILE reads its output back")
-            return 0
-        else:
-            if find() is None:
-                raise ConfigError("ncu is not on PATH; install Nsight Compute, or run the printed command elsewhere")
-            text = _run(command)
-        rows = read_csv(text)
-        if not rows:
-            raise ConfigError("ncu's output holds no kernel; were the counters readable (ERR_NVGPUCTRPERM)?")
-        _write(run_dir, rows)
-    except (ConfigError, RunDirError) as error:
-        say(f"rankscope ncu: {error}")
-        return REFUSED
-    except OSError as error:
-        say(f"rankscope ncu: {error.filename}: {error.strerror}")
-        return REFUSED
+    kernels = heaviest(run_dir, rank, top)
+    prepare(run_dir)
+    listed = _listed() if go and csv_file is None else None
+    command = command_of(run_dir, kernels, launches, metrics_here(listed))
+    if csv_file is not None:
+        text = csv_file.read_text()
+    elif not go:
+        print(shlex.join(command))
+        say("prints only: --go runs it here, --csv FILE reads its output back")
+        return 0
+    else:
+        if find() is None:
+            raise ConfigError("ncu is not on PATH; install Nsight Compute, or run the printed command elsewhere")
+        text = _run(command)
+    rows = read_csv(text)
+    if not rows:
+        raise ConfigError("ncu's output holds no kernel; were the counters readable (ERR_NVGPUCTRPERM)?")
     for row in rows:
-        values = ", ".join(f"{name} {row[name]:.4g}" for name in METRICS.values() if row[name] is not None)
-        print(f"{row['name'][:60]:<60} {values}")
+        row["kernel"] = kernel_of(row["name"], kernels)
+    _write(run_dir, rows)
+    print("\n".join(lines_of(rows, kernels)))
     return 0
 
 
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit status."""
-    try:
-        return int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0)
-    except click.ClickException as error:
-        say(f"rankscope ncu: {error.format_message()}")
-        return REFUSED
-    except click.exceptions.Abort:
-        return 130
+    return run_command(
+        "rankscope ncu",
+        lambda: int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0),
+        hint="give another path, or make room",
+    )
 
 
 def find() -> Path | None:
@@ -109,17 +91,22 @@ def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
     return [row["name"] for row in sorted(own, key=lambda row: -row["total_ns"])[:top]]
 
 
-def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int) -> list[str]:
-    """Return the command that profiles these kernels of a job like the run's, one process on one GPU."""
+def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int, metrics: Sequence[str]) -> list[str]:
+    """Return the command that profiles these kernels of a job like the run's, one process on one GPU.
+
+    The window is that of the nsys pass, one step after warm-up. ncu counts the launches of each kernel and grid apart:
+    one function name stands for many kernels, of which those that fill new memory come first.
+    """
     bases = sorted({base_name(name) for name in kernels})
     pattern = "regex:^(" + "|".join(map(re.escape, bases)) + ")$"
     program = str(find() or "ncu")
     return [
         program,
         *("--csv", "--page", "raw", "--kernel-name-base", "function", "--kernel-name", pattern),
-        *("--launch-count", str(launches * len(bases)), "--metrics", ",".join(METRICS)),
-        *("--target-processes", "all"),
-        *(sys.executable, "-m", "rankscope.harness", str(run_dir.ncu), "plain"),
+        *("--filter-mode", "per-launch-config", "--launch-count", str(launches), "--metrics", ",".join(metrics)),
+        *("--target-processes", "all", "--profile-from-start", "off"),
+        *("--clock-control", "none"),  # the clocks that the job runs at, and nobody else's job is slowed
+        *(sys.executable, "-m", "rankscope.harness", str(run_dir.ncu), "nsys"),
     ]
 
 
@@ -138,9 +125,8 @@ def prepare(run_dir: RunDir) -> None:
         world_size=1,
         batch_size=config.rank_batch_size,
         global_batch_size=None,
-        steps=_STEPS,
-        warmup_steps=1,
-        passes=["plain"],
+        profile=msgspec.structs.replace(config.profile, wait=0, warmup=2, active=1, repeat=1),
+        passes=["nsys"],
         ddp=msgspec.structs.replace(config.ddp, enabled=False),
         launch=type(config.launch)(),
         scenario=type(config.scenario)(),
@@ -149,36 +135,13 @@ def prepare(run_dir: RunDir) -> None:
     save_config(alone, run_dir.ncu / run_dir.config.name)
 
 
-def base_name(kernel: str) -> str:
-    """Return a kernel's function name as `--kernel-name-base function` has it: no namespace, template or arguments."""
-    match = _NAME.match(kernel)
-    return (match["base"] if match else kernel).split("::")[-1]
-
-
-def read_csv(text: str) -> list[dict[str, Any]]:
-    """Return one row a launch of ncu's CSV (`--page raw`): its name, and the metrics (ns, percent; None if absent)."""
-    lines = text.splitlines()
-    start = next((at for at, line in enumerate(lines) if line.startswith('"ID"')), None)
-    if start is None:
-        return []
-    header, *rest = list(csv.reader(io.StringIO("\n".join(lines[start:]))))
-    units = dict(zip(header, rest[0], strict=False)) if rest and not rest[0][0] else {}
-    rows = []
-    for record in rest[1 if units else 0 :]:
-        cells = dict(zip(header, record, strict=False))
-        row: dict[str, Any] = {"name": cells.get("Kernel Name", "")}
-        for metric, name in METRICS.items():
-            value = _float(cells.get(metric))
-            row[name] = value * _SCALE.get(units.get(metric, ""), 1.0) if value is not None else None
-        rows.append(row)
-    return rows
-
-
-def _float(text: str | None) -> float | None:
-    try:
-        return float((text or "").replace(",", ""))
-    except ValueError:
+def _listed() -> str | None:
+    """Return what ncu says of the metrics of this machine's GPU; None where it says nothing."""
+    program = find()
+    if program is None:
         return None
+    done = subprocess.run([program, "--query-metrics"], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
 
 
 def _run(command: list[str]) -> str:
@@ -193,6 +156,8 @@ def _write(run_dir: RunDir, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([("name", pa.string()), *((name, pa.float64()) for name in METRICS.values())])
+    schema = pa.schema(
+        [("name", pa.string()), ("kernel", pa.string()), *((name, pa.float64()) for name in METRICS.values())]
+    )
     with replacing(run_dir.analysis / "tables" / "ncu.parquet") as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)

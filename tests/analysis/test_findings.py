@@ -16,6 +16,7 @@ from rankscope.analysis.advice import ADVICE
 from rankscope.analysis.ceilings import Ceilings
 from rankscope.analysis.facts import Facts, Finding
 from rankscope.analysis.limits import Limits, parse
+from rankscope.analysis.loader import on_cpu
 from rankscope.analysis.main import main
 from rankscope.analysis.plain import PassSteps, confirm
 from rankscope.analysis.room import Room
@@ -277,6 +278,59 @@ def test_on_a_cpu_a_late_rank_that_the_plain_pass_does_not_show_is_not_called_hi
     late_rank = found(facts(verdict=late(30)))["straggler_compute"]
     stall = found(facts(steps(data_stall=[30, 30])))["data_stall"]
     assert [item.severity for item in findings.unsure([late_rank, stall])] == ["medium", "high"]
+
+
+def test_what_profiling_added_is_taken_off_once() -> None:
+    """Traced gaps of 12 ms and 4 behind waits, 8 added by the profiler: half of each is left."""
+    waits = {"activity": activity(syncs=[1, 1], sync_idle_ns=[4 * MS, 4 * MS], kernel_ns=[9, 9]), "syncs": syncs(4)}
+    before = findings.find(facts(steps(host_gap=[16, 16]), **waits), LIMITS)
+    after = {item.id: item.recoverable_ms for item in findings.without_profiler(before, 92.0, 8.0, None, LIMITS)}
+    assert (after["host_gap"], after["sync_in_loop"]) == (6.0, 2.0)
+
+
+def test_ranks_whose_lateness_costs_next_to_nothing_are_not_named() -> None:
+    def rotating(small_ms: float) -> list[int]:
+        costs = {0: small_ms, 1: 90.0}
+        one = [
+            StepVerdict(step=4 + rank, rank=rank, lateness_ns=MS, excess_ns={"compute": int(cost * MS)})
+            for rank, cost in costs.items()
+        ]
+        verdict = Verdict(verdict="rotating", cause="compute", lateness_ns=MS, steps_judged=2, per_step=one)
+        return found(facts(verdict=verdict))["straggler_compute"].ranks
+
+    assert rotating(10.0) == [0, 1] and rotating(9.9) == [1]
+
+
+@pytest.mark.parametrize(("share", "spare", "overrides"), [
+    (0.49, 0, ["num_workers=4"]),  # it waits for its storage: workers wait beside each other
+    (0.5, 0, []),
+    (0.5, 1, ["num_workers=1"]),
+    (1.0, 9, ["num_workers=4"]),
+])  # fmt: skip
+def test_workers_are_advised_where_the_loader_waits_or_cores_are_left(
+    share: float, spare: int, overrides: list[str]
+) -> None:
+    stall = [found(facts(steps(data_stall=[30, 30])))["data_stall"]]
+    (said,) = findings.with_loader_on_cpu(stall, share, spare, LIMITS)
+    assert (said.overrides, said.recoverable_ms) == (overrides, 30.0)
+
+
+def test_who_has_the_workers_that_are_advised_is_advised_more() -> None:
+    stalled = {key: facts(steps(data_stall=[30, 30]), config=config(num_workers=key)) for key in (3, 4, 8)}
+    advised = {key: found(case)["data_stall"].overrides for key, case in stalled.items()}
+    assert advised == {3: ["num_workers=4"], 4: ["num_workers=8"], 8: ["num_workers=16"]}
+
+
+def test_the_loader_s_cpu_time_and_a_host_s_spare_cores() -> None:
+    """Two hosts of three cores: one with one rank on a GPU, one with two that compute on two threads each."""
+    times = {"data_cpu_ns": np.array([6.0, 8.0]), "data_wait_ns": np.array([10.0, 10.0])}
+    gpu = {"host": "a", "affinity": [0, 1, 2], "device": "cuda:0", "threads": 3}
+    cpu = {"host": "b", "affinity": [0, 1, 2], "device": "cpu", "threads": 1}
+    ranks = {0: times, 1: times | {"data_cpu_ns": np.array([1.0, 1.0])}}
+    assert on_cpu(PassSteps(ranks=ranks, info={0: gpu, 1: gpu | {"host": "c"}})) == (0.7, 2)
+    assert on_cpu(PassSteps(ranks=ranks, info={0: cpu, 1: cpu})) == (0.7, 0)
+    older = {"data_wait_ns": np.array([10.0])}
+    assert on_cpu(PassSteps(ranks={0: older}, info={0: gpu})) is None, "recorded before CPU times were"
 
 
 def test_one_time_is_not_promised_twice_without_saying_so() -> None:

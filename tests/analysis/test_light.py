@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankscope.analysis import load, summarise
-from rankscope.analysis.summary import tables
+from rankscope.analysis.tables import tables
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 OF_OPERATORS = ("cpu_op", "user_annotation", "gpu_user_annotation", "python_function")

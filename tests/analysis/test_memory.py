@@ -10,7 +10,7 @@ import numpy as np
 from rankscope.analysis.main import main
 from rankscope.analysis.memory_timeline import figure
 from rankscope.analysis.pipeline import load
-from rankscope.analysis.summary import tables
+from rankscope.analysis.tables import tables
 
 RUN = Path(__file__).parents[1] / "data" / "runs" / "resnet_w2"
 GPU = [(1, 100, 4096), (2, 300, 4096), (3, 50, 4096)]  # us after the window's first event, allocated, reserved

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from rankscope.analysis import Analysis, AnalysisError, load, nsys, summarise
+from rankscope.analysis.nsys_export import Export
 from rankscope.analysis.pipeline import Options
 from rankscope.analysis.table import UNKNOWN
 
@@ -321,10 +322,13 @@ def test_strip_keeps_the_numbers_and_drops_what_is_private(tmp_path: Path) -> No
             database.execute("INSERT INTO PROCESSES VALUES (1, 1, 'hunter2')")
             database.execute("INSERT INTO StringIds VALUES (900, 'hunter2 --password')")
             database.execute("INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_HOST', 'hunter2')")
+            database.execute("CREATE TABLE TARGET_INFO_GPU (uuid TEXT, smCount INT)")
+            database.execute("INSERT INTO TARGET_INFO_GPU VALUES ('hunter2', 132)")
     assert main([*map(str, files), "--out", str(tmp_path / "out")]) == 0
     copies = sorted((tmp_path / "out").iterdir())
     assert all(b"hunter2" not in copy.read_bytes() for copy in copies)
     assert [nsys.read(copy).world_size for copy in copies] == [2, 2]
+    assert [Export(copy, "").sms for copy in copies] == [132, 132]
     assert summarise(load(copies[0]))["per_rank"] == summarise(load(files[0]))["per_rank"]
     assert main([str(files[0]), "--out", str(tmp_path / "out")]) == 2  # never overwrites
 

@@ -10,7 +10,7 @@ import pytest
 from rankscope.analysis import Analysis, load
 from rankscope.analysis.buckets import buckets
 from rankscope.analysis.operators import kernels_by_name, modules, operators
-from rankscope.analysis.summary import tables
+from rankscope.analysis.tables import tables
 
 KERNEL = {"device": 0, "stream": 7}
 OCCUPANCY = {

@@ -161,6 +161,7 @@ def test_layouts_are_scanned_and_not_handed_over(monkeypatch: pytest.MonkeyPatch
     plain = {"ph": "X", "cat": "cpu_op", "name": 'a"\\{}[]é', "pid": 1, "tid": 2, "ts": 1.5, "dur": 2}
     nested = {"args": {"External id": 7, "x": [[1], []], "y": {"z": ["b", None, 1e-5]}}, "dur": 0.125, "ts": 2}
     events = [plain, nested | {"tid": 2, "pid": 1, "name": "b", "cat": "cpu_op", "ph": "X"}] * 50
+    events.append(plain | {"cat": "kernel", "args": {"blocks per SM": 0.0075757578, "stream": 7, "correlation": 3}})
 
     def refuse(*_: object) -> None:
         raise AssertionError("handed over")

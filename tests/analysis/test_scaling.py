@@ -3,11 +3,14 @@
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from rankscope.analysis.peaks import dense_peak_flops
+from rankscope.analysis.points import Point, tell_jobs_apart
 from rankscope.analysis.scaling import Measured, advice, efficiencies, interval, waterfalls
+from rankscope.conf import parse_config
 
 CASES = Path(__file__).parents[1] / "data" / "scaling"
 
@@ -99,6 +102,29 @@ def test_advice_names_the_knee_and_the_limit() -> None:
     lines = advice(points, target=0.8)
     assert any("stops growing at a batch of 16" in line for line in lines)
     assert any(line.startswith("weak scaling, batch 32 a GPU: efficiency falls under 80% at 4 GPUs") for line in lines)
+
+
+def test_several_jobs_are_told_apart() -> None:
+    """In one report, compiled or not: in the advice, and in what a point is called in tables and figures."""
+    settings = [{"model": {"name": "gpt"}, "compile": mode} for mode in ("off", "default")]
+    both = [
+        msgspec.structs.replace(point(f"{job['compile']}-{batch}", 1, batch, ms), job=job)
+        for job, times in zip(settings, ((10.0, 19.9), (8.0, 9.0)), strict=True)
+        for batch, ms in zip((8, 16), times, strict=True)
+    ]
+    (line,) = advice(both)
+    assert line.startswith("compile=off: 1 GPU: throughput stops growing at a batch of 8")
+    points = [
+        Point(id=one.id, run_dir=None, overrides=[], baseline=False, status="completed", measured=one,
+              config=parse_config({"batch_size": one.rank_batch, "world_size": 1}))
+        for one in both
+    ]  # fmt: skip
+    tell_jobs_apart(points)
+    assert [one.label for one in points] == [
+        "compile=off, 1 x 8", "compile=off, 1 x 16", "compile=default, 1 x 8", "compile=default, 1 x 16",
+    ]  # fmt: skip
+    tell_jobs_apart(points[:2])
+    assert points[0].label == "1 x 8"
 
 
 def test_mfu_has_dense_peaks_only() -> None:

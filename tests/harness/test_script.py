@@ -113,6 +113,37 @@ def test_what_gives_no_numbers_is_said(code: str, said: str, tmp_path: Path) -> 
     assert said in info["error"]
 
 
+RUNTIME = """
+import sys, types, torch
+class Runtime:  # what torch has where it is built for CUDA
+    cudaError = types.SimpleNamespace(success=0)
+    def cudaProfilerStart(self): print("recording opened"); return 0
+    cudaProfilerStop = cudaProfilerStart
+torch.cuda._cudart = runtime = Runtime()
+torch.cuda.cudart = torch.cuda.profiler.cudart = lambda: runtime
+from rankscope.harness.worker import main
+main(sys.argv[1:])
+from rankscope.harness import capture
+capture._START()
+"""
+
+
+@pytest.mark.parametrize(("name", "opened", "noted"), [("nsys", 1, True), ("plain", 5, False)])
+def test_its_own_calls_do_not_open_the_recording_of_nsys(tmp_path: Path, name: str, opened: int, noted: bool) -> None:
+    """Two pairs of calls by the script; the last call is as the window's own."""
+    (tmp_path / "train.py").write_text(
+        f"{LOOP}\nwith torch.cuda.profiler.profile():\n    pass\n"
+        "torch.cuda.cudart().cudaProfilerStart(); torch.cuda.cudart().cudaProfilerStop()\ntrain(16)\n"
+    )
+    run_dir = prepare(tmp_path / "run", tmp_path / "train.py", passes=["plain", "nsys"], run_on=True)
+    command = [sys.executable, "-c", RUNTIME, str(run_dir.path), name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "recording opened\n" * opened, done.stderr
+    info = json.loads(run_dir.for_pass(name).rank(0).info.read_text())
+    notes = ["the script's own cudaProfilerStart and Stop do nothing in the nsys pass"]
+    assert info["status"] == "ok" and info.get("notes", []) == (notes if noted else [])
+
+
 def test_its_own_profiler_marks_the_steps_and_stays_idle(tmp_path: Path) -> None:
     code = """
 from torch.profiler import profile, schedule

@@ -9,6 +9,7 @@ import pytest
 
 from rankscope.harness.exact_tests import Values, _u_counts, fisher, u_statistic, u_threshold
 from rankscope.harness.verdicts import JUDGED, REFERENCE, SPEED, LateRank, Speed, own_parts
+from rankscope.harness.voice import MOST, STEPS, Voice
 
 MS = 1e6
 EVERY = 5
@@ -130,3 +131,11 @@ def test_a_few_odd_steps_change_nothing() -> None:
     times[300:310] *= 20  # a checkpoint
     judge = Speed(1e-6)
     assert not any(judge.add(first, times[first : first + EVERY]) for first in range(0, 600, EVERY))
+
+
+def test_an_unsteady_job_does_not_flood_the_log() -> None:
+    voice = Voice()
+    told = [voice.lines(step, f"event {step}") for step in range(MOST + 5)]
+    assert [len(lines) for lines in told] == [1] * (MOST + 1) + [0] * 4 and "events.jsonl" in told[MOST][0]
+    rare = [voice.lines(STEPS + 200 * k, "rare") for k in range(MOST)]
+    assert rare[-1] == ["rare"], "five in a thousand steps are told again"

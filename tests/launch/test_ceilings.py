@@ -51,8 +51,11 @@ def test_ranks_that_fail_are_told_in_one_line(
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_what_cannot_be_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--fast"]) == 2
     assert main(["world_size=none"]) == 2
-    first, second = capfd.readouterr().err.splitlines()
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert main(["device=cpu"]) == 2
+    first, second, _, last = capfd.readouterr().err.splitlines()
     assert "--fast: no such option" in first and "world_size" in second
+    assert last.startswith("rankscope ceilings: /dev/null") and last.endswith("to a folder you may write")

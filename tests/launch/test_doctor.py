@@ -1,12 +1,14 @@
 """The doctor: what it finds on this machine, and its words for what is missing."""
 
+import importlib.util
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from rankscope.conf import nsys_tool
-from rankscope.launch import doctor, nsys_doctor
+from rankscope.launch import doctor, nsys_doctor, slurm_doctor
 from rankscope.launch.torch_facts import TorchFacts
 
 
@@ -63,6 +65,63 @@ def test_an_importer_of_another_release_is_none(tmp_path: Path) -> None:
         importer.write_text(f"#!/bin/sh\necho NVIDIA Nsight Systems {release}\n")
         importer.chmod(0o755)
         assert nsys_tool.importer(nsys) == found
+
+
+SBATCH = ("#!/bin/sh", "echo slurm 23.11.4")
+PING = {
+    "is up": (("echo 'Slurmctld(primary) at head is UP'",), "works", "23.11.4 (sbatch, srun); controller head is up"),
+    "a backup is up": (
+        ("echo 'Slurmctld(primary) at head is DOWN'", "echo 'Slurmctld(backup) at second is UP'", "exit 1"),
+        "works",
+        "controller second is up",
+    ),
+    "is down": (
+        # as of SLURM 22.05 whose controller is not there
+        ("echo 'Slurmctld(primary) at head is DOWN'", "echo '** RESTORE SLURMCTLD DAEMON TO SERVICE **'", "exit 1"),
+        "fails",
+        "controller head does not answer",
+    ),
+    "hangs": (("exec sleep 60",), "fails", "does not end within 0.3 s"),
+    "no configuration": (
+        ("echo 'scontrol: fatal: Could not establish a configuration source' >&2", "exit 1"),
+        "fails",
+        "scontrol: fatal: Could not establish a configuration source",
+    ),
+}
+
+
+def program(path: Path, *lines: str) -> None:
+    path.write_text("\n".join(lines))
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(("ping", "state", "detail"), PING.values(), ids=PING)
+def test_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ping: Sequence[str], state: str, detail: str) -> None:
+    for name in ("sbatch", "srun"):
+        program(tmp_path / name, *SBATCH)
+    program(tmp_path / "scontrol", "#!/bin/sh", *ping)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin")
+    monkeypatch.setattr(slurm_doctor, "_PING_S", 0.3 if ping == ("exec sleep 60",) else 30)
+    found = slurm_doctor.check()
+    assert found.state == state and detail in found.detail and (found.fix is None) == (state == "works")
+
+
+def test_slurm_of_which_something_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (slurm_doctor.check().state, slurm_doctor.check().detail) == ("missing", "neither sbatch nor srun on PATH")
+    program(tmp_path / "srun", *SBATCH)
+    assert slurm_doctor.check().detail == "slurm 23.11.4 (srun); no scontrol on PATH"
+    program(tmp_path / "scontrol", "#!/bin/sh", *PING["is up"][0])
+    assert slurm_doctor.check().detail.endswith("no sbatch")
+    program(tmp_path / "sbatch", *SBATCH)
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None)
+        found = slurm_doctor.check()
+    assert found.state == "missing" and "submitit" in found.detail and "rankscope[slurm]" in str(found.fix)
+    program(
+        tmp_path / "sbatch", "#!/bin/sh", "echo 'sbatch: fatal: Could not establish a configuration source' >&2; false"
+    )
+    assert slurm_doctor.check().state == "fails" and "configuration" in slurm_doctor.check().detail
 
 
 @pytest.mark.skipif(nsys_tool.find() is None, reason="nsys is not installed; .ci/install-nsys shows how to get it")

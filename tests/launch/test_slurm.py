@@ -57,6 +57,12 @@ def without(program: str, folder: Path) -> str:
     return str(folder / "bin")
 
 
+def test_the_doctor_says_whether_it_answers(cluster: Cluster) -> None:
+    code = "from rankscope.launch.slurm_doctor import check; print(check())"
+    said = cluster.ask(sys.executable, "-c", code)
+    assert "state='works'" in said and "controller host1 is up; submitit" in said
+
+
 def test_the_same_command_on_each_node_of_a_job(cluster: Cluster, tmp_path: Path) -> None:
     """The script of docs/scale.md: no host and no port is named, the folder's name is the job's number."""
     run = shlex.join([*RUN, *PLAIN, "world_size=2"])

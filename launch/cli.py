@@ -1,0 +1,31 @@
+"""What the launch commands share: what went wrong as one line on stderr and an exit status."""
+
+from collections.abc import Callable
+
+import click
+
+from rankscope.conf import ConfigError, RunDirError
+from rankscope.launch.processes import Interrupted
+from rankscope.launch.record import REFUSED, say
+
+
+def run_command(name: str, work: Callable[[], int], hint: str) -> int:
+    """Do a command's work and return its exit status: `work`'s, 2 refused or failed, 130 or 143 interrupted.
+
+    `hint` says what to do about a file or folder that the system refuses.
+    """
+    try:
+        return work()
+    except (ConfigError, RunDirError) as error:
+        say(f"{name}: {error}")
+    except click.ClickException as error:
+        say(f"{name}: {error.format_message()}")
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        say(f"{name}: {place}{error.strerror or error}; {hint}")
+    except click.exceptions.Abort:
+        return 130
+    except Interrupted as interrupted:
+        say(f"{name}: interrupted by {interrupted}")
+        return 128 + interrupted.signum
+    return REFUSED
