@@ -12,13 +12,14 @@ from rankscope.analysis.intervals import Intervals, either, length, measure, min
 from rankscope.analysis.names import COMPUTE, COPY
 from rankscope.analysis.steps import step_at
 from rankscope.analysis.table import UNKNOWN, Column, Table, encode
-from rankscope.analysis.trace import end_of
+from rankscope.analysis.trace import Where, end_of
 
 ACTIVITY = (
     "step", "kernels", "kernel_ns", "kernel_p50_ns", "launch_p50_ns", "matmul_ns", "tensor_ns", "h2d_ns", "d2h_ns",
     "pageable_ns", "mallocs", "malloc_idle_ns", "syncs", "sync_idle_ns",
 )  # fmt: skip
-SYNCS = ("step", "call", "operator", "range", "count", "wait_ns", "idle_ns")
+SYNCS = ("step", "call", "operator", "range", "function", "count", "wait_ns", "idle_ns")
+_PLACE = ("call", "operator", "range", "function")
 
 _SYNC_CALL = re.compile(r"cu(?:da)?(?:Stream|Device|Event|Ctx)Synchronize|^(?:hip)\w*Synchronize")
 _MALLOC_CALL = re.compile(r"^(?:cuda|hip)(?:Malloc|Free)(?:Async|FromPoolAsync)?$|^cuMem(?:Alloc|Free|Create|Release)")
@@ -37,8 +38,13 @@ _DTOH = re.compile(r"DtoH|Device.to.Host|Device -> (?:Host|Pinned|Pageable)", re
 _WINDOW_MARK = re.compile(r"ProfilerStep#|iteration", re.I)
 
 
-def activity(steps: Table, kernels: Table, launches: Table, host: Table) -> tuple[Table, Table]:
-    """Return both tables; a rank without device records has rows of zeros and no synchronisations."""
+def activity(
+    steps: Table, kernels: Table, launches: Table, host: Table, where: Where | None = None
+) -> tuple[Table, Table]:
+    """Return both tables; a rank without device records has rows of zeros and no synchronisations.
+
+    `where` knows the Python function around a call, where stacks were recorded.
+    """
     count = len(steps)
     sums = {name: np.zeros(count, np.int64) for name in ACTIVITY if name != "step"}
     table = Table({"step": steps["step"], **sums})
@@ -52,7 +58,7 @@ def activity(steps: Table, kernels: Table, launches: Table, host: Table) -> tupl
     waited = minus(idle, minus(idle, spans))
     device["mallocs"] = _count(mallocs["step"], steps)
     device["malloc_idle_ns"] = measure(waited, steps["start"], steps["end"])
-    syncs = _syncs(steps, kernels, launches, host, idle)
+    syncs = _syncs(steps, kernels, launches, host, idle, where)
     device["syncs"] = _sum(syncs["step"], syncs["count"], steps)
     device["sync_idle_ns"] = _sum(syncs["step"], syncs["idle_ns"], steps)
     return Table({"step": steps["step"], **{name: device[name] for name in ACTIVITY if name != "step"}}), syncs
@@ -116,7 +122,7 @@ def _launch_intervals(steps: Table, kernels: Table) -> Column:
     return np.array(result, np.int64)
 
 
-def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Intervals) -> Table:
+def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Intervals, where: Where | None) -> Table:
     """Return what made the host wait, and how long the device then had nothing to do, until the next launch arrived.
 
     A wait after which the step launches nothing more costs the step nothing: so ends the window of a profiler.
@@ -130,18 +136,19 @@ def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Int
     until = np.where(following, until, ends)
     idled = np.array([length(either(_clipped(idle, a, b))) for a, b in zip(ends, until, strict=True)], np.int64)
     operators, ranges = _places(calls, host)
+    functions = [None] * len(calls) if where is None else where(calls)
     kept = following
     names = [launches.words["name"][code] for code in calls["name"].tolist()]
-    keys: dict[tuple[int, str, str | None, str | None], list[int]] = {}
+    keys: dict[tuple[int, str, str | None, str | None, str | None], list[int]] = {}
     for row in np.flatnonzero(kept).tolist():
-        key = (int(calls["step"][row]), names[row], operators[row], ranges[row])
+        key = (int(calls["step"][row]), names[row], operators[row], ranges[row], functions[row])
         sums = keys.setdefault(key, [0, 0, 0])
         sums[0] += 1
         sums[1] += int(ends[row] - calls["start"][row])
         sums[2] += int(idled[row])
     columns: dict[str, Column] = {"step": np.array([key[0] for key in keys], np.int64)}
     words: dict[str, list[str]] = {}
-    for index, name in enumerate(("call", "operator", "range"), start=1):
+    for index, name in enumerate(_PLACE, start=1):
         columns[name], words[name] = encode([key[index] for key in keys])  # type: ignore[misc]
     for index, name in enumerate(("count", "wait_ns", "idle_ns")):
         columns[name] = np.array([sums[index] for sums in keys.values()], np.int64)
@@ -191,5 +198,5 @@ def _median(values: Column) -> int:
 
 
 def _no_syncs() -> Table:
-    columns = {name: np.zeros(0, np.int32 if name in ("call", "operator", "range") else np.int64) for name in SYNCS}
-    return Table(columns, {"call": [], "operator": [], "range": []})
+    columns = {name: np.zeros(0, np.int32 if name in _PLACE else np.int64) for name in SYNCS}
+    return Table(columns, {name: [] for name in _PLACE})

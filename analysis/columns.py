@@ -25,6 +25,8 @@ def nanoseconds(values: list[Any]) -> Column:
         column = np.array(values)
     except ValueError:
         column = np.array(values, object)
+    if column.ndim > 1:  # lists where numbers belong
+        column = np.array(values, object)
     if column.dtype == np.int64 and ((column > -_INT64 // 1000) & (column < _INT64 // 1000)).all():
         return np.asarray(column * 1000)
     if column.dtype == np.float64 and np.isfinite(column).all():

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rankscope.analysis.facts import Facts, Finding, finding, ms
 from rankscope.analysis.limits import Limits
 
 _SHOWN_PLACES = 3
+_PLACE = ("call", "operator", "range", "function")
 _WORKERS = 4  # as advised; who has so many is advised twice as many
 
 
@@ -81,7 +83,8 @@ def sync_in_loop(facts: Facts, limits: Limits) -> Finding | None:
         "places": places,
     }
     advice = "sync_of_ddp" if _ddp_times_itself(places) else None
-    return finding("sync_in_loop", facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence, advice=advice)
+    said = finding("sync_in_loop", facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence, advice=advice)
+    return said if advice else msgspec.structs.replace(said, advice=f"{said.advice}: {_first_place(places)}")
 
 
 def small_kernels(facts: Facts, limits: Limits) -> Finding | None:
@@ -103,6 +106,15 @@ def memory_pressure(facts: Facts, limits: Limits) -> Finding | None:
     return finding("memory_pressure", facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence)
 
 
+def _first_place(places: list[dict[str, Any]]) -> str:
+    """Return the costliest place in words: which call, how often, in which operator, range and user's function."""
+    if not places:
+        return "which, is not known"
+    place = places[0]
+    inside = [place[name] for name in _PLACE[1:] if place[name]]
+    return f"{place['per_step']:g} a step, {place['call']}" + (f" in {', '.join(inside)}" if inside else "")
+
+
 def _ddp_times_itself(places: list[dict[str, Any]]) -> bool:
     """Whether the costliest wait is DDP's own: it reads its timers' events in the first ten steps of a job."""
     first = places[0] if places else {}
@@ -113,7 +125,7 @@ def _places(facts: Facts) -> list[dict[str, Any]]:
     """Return the calls that cost most, with the operator and the range around them."""
     assert facts.syncs is not None
     syncs = facts.syncs
-    keys = list(zip(syncs.texts("call"), syncs.texts("operator"), syncs.texts("range"), strict=True))
+    keys = list(zip(*(syncs.texts(name) for name in _PLACE), strict=True))
     sums: dict[tuple[str | None, ...], list[int]] = {}
     for key, count, idle in zip(keys, syncs["count"].tolist(), syncs["idle_ns"].tolist(), strict=True):
         total = sums.setdefault(key, [0, 0])
@@ -123,9 +135,7 @@ def _places(facts: Facts) -> list[dict[str, Any]]:
     rows = max(1, len(facts.steps))
     return [
         {
-            "call": key[0],
-            "operator": key[1],
-            "range": key[2],
+            **dict(zip(_PLACE, key, strict=True)),
             "per_step": round(total[0] / rows, 2),
             "idle_ms": ms(total[1] / rows),
         }

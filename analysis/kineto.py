@@ -251,7 +251,7 @@ def from_1970(table: Table, base: int) -> Table:
     return table.with_columns(start=np.where(start != UNKNOWN, start + base, UNKNOWN))
 
 
-_KEPT = ("deviceProperties", "trace_id")
+_KEPT = ("deviceProperties", "trace_id", "with_stack", "baseTimeNanoseconds")
 
 
 def _external_ids(args: list[Args]) -> Column:

@@ -14,7 +14,7 @@ from rankscope.analysis.rank_data import COMM_COLUMNS, NO_STEP, RankData
 from rankscope.analysis.sm_share import sm_time
 from rankscope.analysis.steps import LINKED, device_windows, host_steps, step_at, step_of_device_work
 from rankscope.analysis.table import UNKNOWN, Column, Table, encode
-from rankscope.analysis.trace import RankTrace, end_of
+from rankscope.analysis.trace import RankTrace, Where, end_of
 
 MAX_DURATION = 7 * 86400 * 10**9  # ns
 CLOCK_NOISE = 1_000_000  # ns that a kernel may seem to start before its own launch
@@ -30,8 +30,11 @@ _NO_STEPS = {
 }
 
 
-def prepare(trace: RankTrace) -> RankData:
-    """Measure one rank as far as it can be alone; the rank's number must be known by now."""
+def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
+    """Measure one rank as far as it can be alone; the rank's number must be known by now.
+
+    `where` knows the Python function around a runtime call, where stacks were recorded.
+    """
     notices = list(trace.notices)
     rank = trace.rank
     assert rank is not None  # sources.py has seen to it
@@ -59,7 +62,7 @@ def prepare(trace: RankTrace) -> RankData:
     windows = device_windows(steps, kernels, launches, waits, mode)
     windows = windows.with_columns(sm_busy=sm_time(kernels, windows["start"], windows["end"]))
     on_gpu = launches if mode == "device" else launches.take(np.zeros(len(launches), bool))
-    done, syncs = activity(windows, kernels, on_gpu, trace.host)
+    done, syncs = activity(windows, kernels, on_gpu, trace.host, where)
     return RankData(
         rank=rank,
         files=trace.files,

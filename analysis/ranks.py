@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from rankscope.analysis import cache, kineto, light, readers, store
+from rankscope.analysis import cache, kineto, light, readers, stacks, store
 from rankscope.analysis.errors import Notice, UnreadableTraceError
 from rankscope.analysis.prepare import prepare
 from rankscope.analysis.progress import Progress
@@ -72,7 +72,8 @@ def prepare_rank(job: Job) -> Outcome:
         return Outcome(job=job, notices=notices, conflicting=bool(traces))
     path = job.sources[0].path
     trace = light.without_open_steps(light.completed(merge_cycles(traces), path), path)
-    data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank))
+    where = stacks.where([source.path for source in job.sources], trace.extra)
+    data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank), where)
     saved = folder is not None and not notices and cache.save(folder, data)
     if not job.keep_tables:
         data = store.without_large(data, again)

@@ -138,7 +138,7 @@ def _plain(writer: SummaryWriter, run_dir: RunDir) -> int:
 
 
 def _traced(writer: SummaryWriter, analysis: Analysis) -> int:
-    """Write the parts and the lateness of every analysed step and rank."""
+    """Write the parts, the lateness and the SM efficiency of every analysed step and rank."""
     from rankscope.analysis.frames import steps
 
     table = steps(analysis)
@@ -150,7 +150,10 @@ def _traced(writer: SummaryWriter, analysis: Analysis) -> int:
             if value != UNKNOWN:
                 writer.add_scalar(f"traced_{name}_ms/rank_{rank}", value * 1e-6, step)
                 count += 1
-    return count
+    known = table.take(~np.isnan(table["sm_efficiency"]))
+    for step, rank, value in zip(known["step"].tolist(), known["rank"].tolist(), known["sm_efficiency"], strict=True):
+        writer.add_scalar(f"traced_sm_efficiency/rank_{rank}", float(value), step)
+    return count + len(known)
 
 
 def _picture(writer: SummaryWriter, analysis: Analysis, name: str) -> None:

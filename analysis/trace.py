@@ -3,6 +3,7 @@
 Times are absolute integer nanoseconds of that rank's own clock; `duration` is `UNKNOWN` where the file gave none.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ COLLECTIVE_COLUMNS = ("collective", "in_nelems", "out_nelems", "group_size", "dt
 LAUNCH_COLUMNS = ("start", "duration", "name", "thread", "correlation")
 HOST_COLUMNS = ("start", "duration", "name", "thread", "external_id", "annotation", *COLLECTIVE_COLUMNS)
 
+Where = Callable[[Table], list[str | None]]  # runtime calls (`start`, `thread`) -> the Python function around each
 CODED = frozenset({"name", "collective", "dtype", "group", "group_ranks", "thread"})
 
 

@@ -30,7 +30,7 @@ def main() -> None:
     width = options.width
     model = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, 10))
     centres = torch.randn(10, width)
-    labels = torch.randint(10, (16384,))
+    labels = torch.randint(10, (128 * options.batch_size * accelerator.num_processes,))
     dataset = TensorDataset(centres[labels] + torch.randn(len(labels), width), labels)
     loader = DataLoader(dataset, options.batch_size, shuffle=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -52,7 +52,7 @@ def activity(**columns: list[int]) -> Table:
 
 
 def syncs(idle_ms: float) -> Table:
-    words = {"call": ["cudaStreamSynchronize"], "operator": ["aten::item"], "range": ["forward"]}
+    words = {"call": ["cudaStreamSynchronize"], "operator": ["aten::item"], "range": ["forward"], "function": ["f"]}
     codes = {name: np.zeros(1, np.int32) for name in words}
     return Table(
         {"step": np.array([4]), **codes, "count": np.array([2]), "idle_ns": np.array([int(idle_ms * MS)])}, words
@@ -352,6 +352,8 @@ def test_copies_to_the_host_and_ddp_s_own_waits_get_their_own_advice() -> None:
     own.words.update({"call": ["cudaEventSynchronize"], "range": ["DistributedDataParallel.forward"]})
     one = found(facts(activity=activity(syncs=[1, 1], sync_idle_ns=[8 * MS, 8 * MS]), syncs=own))["sync_in_loop"]
     assert one.advice == ADVICE["sync_of_ddp"][0]
+    usual = found(facts(activity=activity(syncs=[1, 1], sync_idle_ns=[8 * MS, 8 * MS]), syncs=syncs(8)))["sync_in_loop"]
+    assert usual.advice.endswith("loop: 0.5 a step, cudaStreamSynchronize in aten::item, forward, f")
 
 
 @pytest.mark.parametrize(("cause", "own_ms", "backward_ms", "expected"), [
