@@ -33,11 +33,11 @@ def straggler(facts: Facts, limits: Limits) -> Finding | None:
 
 
 def _costly(verdict: Verdict, limits: Limits) -> list[int]:
-    """Return the ranks whose lateness costs something beside that of the others."""
+    """Return the ranks whose lateness costs something beside the costliest one's."""
     costs: dict[int, int] = {}
     for item in verdict.per_step:
         costs[item.rank] = costs.get(item.rank, 0) + item.recoverable_ns
-    least = limits.late_share * sum(costs.values())
+    least = limits.late_share * max(costs.values())
     return sorted(rank for rank, cost in costs.items() if cost >= least)
 
 

@@ -28,7 +28,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     compute_bound_share: float = 0.6  # compute_bound: share of compute time inside them
     busy_share: float = 0.7  # memory_bound, compute_bound: the device computes for so much of the step
     mallocs: float = 1.0  # memory_pressure: driver allocations a step
-    late_share: float = 0.1  # straggler_*: of what lateness costs, from which a rank of several is named
+    late_share: float = 0.25  # straggler_*: of the costliest rank's lateness, from which another is named too
     busy_loader_share: float = 0.5  # data_stall: of the wait that the loader computes, from which workers need cores
     clock_share: float = 0.05  # throttled: a late rank's clock is lower than the others' median by this
     distorts: float = 1.15  # profiler_distorts: traced step / plain step

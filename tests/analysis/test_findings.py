@@ -290,7 +290,7 @@ def test_what_profiling_added_is_taken_off_once() -> None:
 
 def test_ranks_whose_lateness_costs_next_to_nothing_are_not_named() -> None:
     def rotating(small_ms: float) -> list[int]:
-        costs = {0: small_ms, 1: 90.0}
+        costs = {0: small_ms, 1: 40.0}
         one = [
             StepVerdict(step=4 + rank, rank=rank, lateness_ns=MS, excess_ns={"compute": int(cost * MS)})
             for rank, cost in costs.items()
