@@ -47,6 +47,7 @@ class Capture:
         self._opened: Any = None
         self._opened_step: Any = None
         self.traces: list[str] = []
+        self.notes: list[str] = []
 
     def start(self) -> None:
         """Start at step 0."""

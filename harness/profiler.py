@@ -56,6 +56,7 @@ class StepProfiler:
         self._cycle = config.wait + config.warmup + config.active
         self._step = 0
         self.traces: list[str] = []
+        self.notes: list[str] = []  # what the analysis shall say of this recording
         if config.device_only and not context.cuda:
             raise ConfigError("profile.device_only=true: this rank has no GPU, so there is nothing to record")
         activities = [] if config.device_only else [ProfilerActivity.CPU]
@@ -128,8 +129,12 @@ class StepProfiler:
             sys.setprofile(None)
         with self._guard():
             if not wait_until_idle(_IDLE_S):
-                log.warning("a collective of gloo is still under way where the profiler stops: its record has no end")
+                self._note("a collective of gloo is still under way where the profiler stops: its record has no end")
             yield
+
+    def _note(self, text: str) -> None:
+        log.warning(text)
+        self.notes.append(text)
 
     def _meet(self) -> None:
         self._context.synchronize()
@@ -152,7 +157,7 @@ class StepProfiler:
             try:
                 self._summarise(profiler)
             except UnicodeDecodeError:  # with stacks, torch keeps names of modules that it does not hold
-                log.warning("key_averages and stacks left out: torch lost names of modules imported inside the window")
+                self._note("key_averages and stacks left out: torch lost names of modules imported inside the window")
 
     def _summarise(self, profiler: profile) -> None:
         write_key_averages(profiler, self._rank_dir, cuda=self._context.cuda)

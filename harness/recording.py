@@ -153,11 +153,13 @@ class Recording:
             rows = [row | self._gpu.during(row["start_ns"], row["start_ns"] + (row["host_ns"] or 0)) for row in rows]
         peaks = [row["memory_peak_bytes"] for row in rows if row["memory_peak_bytes"] is not None]
         profiler = self.steps.profiler if self.steps else None
+        notes = [*self.info.get("notes", []), *(profiler.notes if profiler else [])]
         info = self.info | {
             "memory_peak_bytes": max(peaks, default=None),
             "steps": len(rows),
             "module_memory_bytes": self.info.get("module_memory_bytes") or None,
             "traces": profiler.traces if profiler else [],
+            **({"notes": notes} if notes else {}),
             "status": status,
             "error": error,
         }

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from rankscope.launch import nsys_doctor, slurm_doctor
+from rankscope.launch import ncu_output, nsys_doctor, slurm_doctor
 from rankscope.launch.check import Check
 from rankscope.launch.torch_facts import TorchFacts, output_of, torch_facts
 
@@ -29,6 +29,7 @@ _STYLES = {"works": "green", "missing": "yellow", "fails": "red"}
 _LIBRARIES = ("msgspec", "numpy", "pandas", "pyarrow", "matplotlib", "jinja2", "rich", "isal")
 _TRAINING = ("hydra-core", "psutil", "nvtx", "pillow")
 _GLOO_LIMIT_S = 90
+_NCU_FIX = "install NVIDIA Nsight Compute (apt: nsight-compute)"
 _GLOO = """
 import torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -68,7 +69,7 @@ def diagnose(runs_dir: Path) -> list[Check]:
         _nccl(facts),
         _driver(),
         *nsys_doctor.checks(),
-        _tool("ncu", "Nsight Compute, for single kernels", "install NVIDIA Nsight Compute (apt: nsight-compute)"),
+        _tool(str(ncu_output.find() or "ncu"), "Nsight Compute, for single kernels", _NCU_FIX),
         slurm_doctor.check(),
         _writable(runs_dir),
         _disk(runs_dir),
@@ -170,8 +171,9 @@ def _driver() -> Check:
     return Check(name="driver, nvidia-smi", state="works", detail=text.splitlines()[0])
 
 
-def _tool(name: str, what: str, fix: str) -> Check:
-    text, error = output_of([name, "--version"])
+def _tool(program: str, what: str, fix: str) -> Check:
+    text, error = output_of([program, "--version"])
+    name = Path(program).name
     if text is None:
         return Check(name=name, state="missing", detail=f"{error} ({what})", fix=fix)
     return Check(name=name, state="works", detail=text.splitlines()[-1])

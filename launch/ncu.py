@@ -5,10 +5,8 @@ installed and `--go` is given, its CSV read back as `analysis/tables/ncu.parquet
 many times, so its times are no step times; it needs the permission to read performance counters.
 """
 
-import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,10 +19,8 @@ import msgspec
 from rankscope.conf import ConfigError, RunDir, load_config, save_config
 from rankscope.conf.files import replacing
 from rankscope.launch.cli import run_command
-from rankscope.launch.ncu_output import METRICS, base_name, kernel_of, lines_of, metrics_here, read_csv
+from rankscope.launch.ncu_output import METRICS, base_name, find, kernel_of, lines_of, metrics_here, read_csv
 from rankscope.launch.record import say
-
-_HIDDEN = "opt/nvidia/nsight-compute/*/ncu"
 
 
 @click.command("rankscope ncu")
@@ -68,13 +64,6 @@ def main(argv: list[str]) -> int:
         lambda: int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0),
         hint="give another path, or make room",
     )
-
-
-def find() -> Path | None:
-    """Return ncu: on PATH, else the newest that the toolkit installed."""
-    on_path = shutil.which("ncu")
-    found = sorted(path for path in Path("/").glob(_HIDDEN) if os.access(path, os.X_OK))
-    return Path(on_path) if on_path else (found[-1] if found else None)
 
 
 def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
