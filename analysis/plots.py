@@ -90,14 +90,14 @@ def _throughput(points: Sequence[Point]) -> Figure | None:
             name = f"{_job(point)}{ranks} rank{'s' * (ranks > 1)}" + ("" if point.measured.ddp else ", no DDP")
             rate = point.measured.samples_per_s / point.measured.world_size
             series.setdefault(name, []).append((point.measured.rank_batch, rate))
-    if not any(len(rows) > 1 for rows in series.values()):
+    batches = sorted({row[0] for rows in series.values() for row in rows})
+    if len(batches) < 2:
         return None
     figure, axes = _new("Throughput of a rank over its batch (plain pass)")
     for (name, rows), colour in zip(sorted(series.items()), _LINES * 4, strict=False):
         rows.sort()
         axes.plot([row[0] for row in rows], [row[1] for row in rows], "o-", color=colour, label=name, markersize=4)
     axes.set_xscale("log", base=2)
-    batches = sorted({row[0] for rows in series.values() for row in rows})
     axes.set_xticks(batches, [str(batch) for batch in batches])
     axes.minorticks_off()
     axes.set_xlabel("batch of a rank")

@@ -102,7 +102,7 @@ def _notices(points: Sequence[Point], efficiency: Sequence[Json]) -> list[Json]:
     for kind in ("weak", "strong"):
         without = [item["label"] for item in efficiency if item[kind] is None]
         if without:
-            text = f"no {kind} efficiency for {', '.join(without)}: no one-rank baseline of that batch in the sweep"
+            text = f"no {kind} efficiency for {'; '.join(without)}: no one-rank baseline of that batch in the sweep"
             notices.append({"kind": "no_baseline", "for": kind, "points": without, "message": text})
     for point in points:
         if point.status != "completed":
