@@ -7,7 +7,7 @@ import numpy as np
 from rankscope.analysis.facts import Facts, Finding, finding, ms
 from rankscope.analysis.limits import Limits
 from rankscope.analysis.names import bus_factor
-from rankscope.analysis.stragglers import Verdict
+from rankscope.analysis.stragglers import Verdict, cause_of
 from rankscope.analysis.table import UNKNOWN, Table
 
 _MB = 1e6
@@ -19,26 +19,32 @@ def straggler(facts: Facts, limits: Limits) -> Finding | None:
     verdict = facts.verdict
     if not verdict.per_step:
         return None
-    gain = sum(item.recoverable_ns for item in verdict.per_step) / verdict.steps_judged
-    ranks = [verdict.rank] if verdict.rank is not None else _costly(verdict, limits)
+    ranks, costliest = _costly(verdict, limits)
+    cause, shares = verdict.cause, verdict.cause_share
+    if verdict.rank == costliest:
+        ranks = [costliest]
+    elif verdict.rank is not None:  # late more often than any other, by less than one that was late once
+        own = [item.excess_ns for item in verdict.per_step if item.rank in ranks]
+        cause, shares = cause_of({name: sum(excess[name] for excess in own) for name in own[0]})
+    gain = sum(item.recoverable_ns for item in verdict.per_step if item.rank in ranks) / verdict.steps_judged
     evidence = {
         "verdict": verdict.verdict,
         "lateness_ms": ms(verdict.lateness_ns or 0),
-        "cause_share": verdict.cause_share,
+        "cause_share": shares,
         "steps_late": len(verdict.per_step),
         "steps_judged": verdict.steps_judged,
     }
-    name = f"straggler_{verdict.cause or 'mixed'}"
+    name = f"straggler_{cause or 'mixed'}"
     return finding(name, facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence)
 
 
-def _costly(verdict: Verdict, limits: Limits) -> list[int]:
-    """Return the ranks whose lateness costs something beside the costliest one's."""
+def _costly(verdict: Verdict, limits: Limits) -> tuple[list[int], int]:
+    """Return the ranks whose lateness costs something beside the costliest one's, and that one."""
     costs: dict[int, int] = {}
     for item in verdict.per_step:
         costs[item.rank] = costs.get(item.rank, 0) + item.recoverable_ns
     least = limits.late_share * max(costs.values())
-    return sorted(rank for rank, cost in costs.items() if cost >= least)
+    return sorted(rank for rank, cost in costs.items() if cost >= least), max(costs, key=lambda rank: costs[rank])
 
 
 def exposed_comm(facts: Facts, limits: Limits) -> Finding | None:

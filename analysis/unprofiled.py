@@ -73,9 +73,9 @@ def findings_of(analysis: Analysis, without: Unprofiled) -> list[Finding]:
     limits = analysis.options.limits
     gpu = all(data.mode == "device" for data in analysis.ranks)
     room = Room.of(analysis.analysed_steps, without.step_ms) if gpu else None
-    found = findings.without_profiler(
-        analysis.findings, without.step_ms, without.extra_ms, without.confirmed, limits, room
-    )
+    named = [item.ranks for item in analysis.findings if item.id.startswith("straggler")]
+    confirmed = without.confirmed if [analysis.verdict.rank] in named else None  # else it is of another rank
+    found = findings.without_profiler(analysis.findings, without.step_ms, without.extra_ms, confirmed, limits, room)
     if not gpu and without.step_ms is not None and not without.confirmed:
         found = findings.unsure(found)
     ranks = [data.rank for data in analysis.ranks]

@@ -20,7 +20,7 @@ from rankscope.analysis.loader import on_cpu
 from rankscope.analysis.main import main
 from rankscope.analysis.plain import PassSteps, confirm
 from rankscope.analysis.room import Room
-from rankscope.analysis.stragglers import StepVerdict, Verdict
+from rankscope.analysis.stragglers import CAUSES, StepVerdict, Verdict
 from rankscope.analysis.table import Table
 from rankscope.conf import RunConfig, parse_config
 
@@ -299,6 +299,17 @@ def test_ranks_whose_lateness_costs_next_to_nothing_are_not_named() -> None:
         return found(facts(verdict=verdict))["straggler_compute"].ranks
 
     assert rotating(10.0) == [0, 1] and rotating(9.9) == [1]
+
+
+def test_a_rank_that_is_late_often_by_little_does_not_hide_one_that_is_late_once_by_much() -> None:
+    """As recorded on two busy cores: rank 0 late by 3 and 4 ms, rank 1 by 32 ms in the step between."""
+    per_step = [
+        StepVerdict(step=step, rank=rank, lateness_ns=MS, excess_ns=dict.fromkeys(CAUSES, 0) | {cause: cost * MS})
+        for step, rank, cause, cost in ((12, 0, "host", 3), (13, 1, "compute", 32), (14, 0, "host", 4))
+    ]
+    often = Verdict(verdict="persistent", rank=0, cause="host", lateness_ns=MS, steps_judged=3, per_step=per_step)
+    one = found(facts(verdict=often))["straggler_compute"]
+    assert (one.ranks, one.recoverable_ms) == ([1], round(32 / 3, 4))
 
 
 @pytest.mark.parametrize(("share", "spare", "overrides"), [
