@@ -1,19 +1,21 @@
 """What to do about each finding, and the overrides with which `rankscope run` tries it."""
 
+WORKERS = 4  # of a rank's loader, as advised where there are cores for as many
+
 # finding: (advice, overrides to try)
 ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     "data_stall": (
         "the device waits for batches: more loader workers, a larger data.prefetch_factor, or cheaper decoding",
-        ("num_workers=4",),
+        (f"num_workers={WORKERS}",),
     ),
     "data_stall_busy": (
         "the device waits for batches, which the loader computes on the rank's own core: workers, or cheaper decoding",
-        ("num_workers=4",),
+        (f"num_workers={WORKERS}",),
     ),
     "data_stall_idle": (
         "the device waits for batches, and the loader for something else (its storage, its workers): more workers, a "
         "larger data.prefetch_factor, faster storage",
-        ("num_workers=4",),
+        (f"num_workers={WORKERS}",),
     ),
     "data_stall_no_cores": (
         "the device waits for batches, and the loader computes all that time on a host with no core to spare: cheaper "
@@ -22,7 +24,7 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "first_batch": (
         "the loader's workers start again in every epoch: keep them, or make epochs longer",
-        ("num_workers=4", "data.persistent_workers=true"),
+        (f"num_workers={WORKERS}", "data.persistent_workers=true"),
     ),
     "copy_bound": (
         "the device waits for copies: pinned memory and copies that the host does not wait for",
@@ -61,7 +63,7 @@ ADVICE: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "straggler_data": (
         "this rank's loader is slower: look at its workers, its storage, its share of the CPU",
-        ("num_workers=4",),
+        (f"num_workers={WORKERS}",),
     ),
     "straggler_host": (
         "this rank launches later: look at its CPU, at synchronising calls and at garbage collection (gc.freeze)",

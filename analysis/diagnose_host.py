@@ -5,18 +5,18 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rankscope.analysis.advice import WORKERS
 from rankscope.analysis.facts import Facts, Finding, finding, ms
 from rankscope.analysis.limits import Limits
 
 _SHOWN_PLACES = 3
 _PLACE = ("call", "operator", "range", "function")
-_WORKERS = 4  # as advised; who has so many is advised twice as many
 
 
 def data_stall(facts: Facts, limits: Limits) -> Finding | None:
     """The device waits for batches."""
     workers = 0 if facts.config is None else facts.config.num_workers
-    overrides = [f"num_workers={2 * workers}"] if workers >= _WORKERS else None
+    overrides = [f"num_workers={2 * workers}"] if workers >= WORKERS else None  # who has as many as advised
     return _removable("data_stall", "data_stall_ns", facts, limits, overrides=overrides)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from rankscope.analysis import diagnose_comm, diagnose_device, diagnose_host
-from rankscope.analysis.advice import ADVICE
+from rankscope.analysis.advice import ADVICE, WORKERS
 from rankscope.analysis.facts import Facts, Finding, severity
 from rankscope.analysis.limits import Limits
 from rankscope.analysis.room import Room
@@ -50,7 +50,6 @@ _SAME_TIME = (
 )
 _GAPS = ("host_gap", "host_bound_launch", "sync_in_loop")
 _OF_THE_HOST = (*_GAPS, "straggler_host")
-_WORKERS = 4  # of a rank's loader, where there are cores for as many
 _IDLE = ("host_gap", "host_bound_launch", "data_stall", "first_batch", "copy_bound", "memory_pressure")
 
 
@@ -178,7 +177,7 @@ def _of_loader(item: Finding, share: float, spare: int, limits: Limits) -> Findi
     if share < limits.busy_loader_share:
         return msgspec.structs.replace(item, evidence=evidence, advice=ADVICE["data_stall_idle"][0])
     text, _ = ADVICE["data_stall_busy" if spare else "data_stall_no_cores"]
-    overrides = [f"num_workers={min(_WORKERS, spare)}"] if spare else []
+    overrides = [f"num_workers={min(WORKERS, spare)}"] if spare else []
     return msgspec.structs.replace(item, evidence=evidence, advice=text, overrides=overrides)
 
 

@@ -59,7 +59,8 @@ def on_cpu(passed: PassSteps) -> tuple[float, int] | None:
         shares.append(min(1.0, busy / waited))
     hosts: dict[str, list[dict[str, Any]]] = {}
     for info in passed.info.values():
-        if not isinstance(info.get("affinity"), list):
+        cores, threads = info.get("affinity"), info.get("threads")
+        if not isinstance(cores, list) or not all(isinstance(core, int) for core in [*cores, threads]):
             return None
         hosts.setdefault(str(info.get("host")), []).append(info)
     return (max(shares), min(map(_spare_cores, hosts.values()))) if shares and hosts else None
@@ -68,5 +69,5 @@ def on_cpu(passed: PassSteps) -> tuple[float, int] | None:
 def _spare_cores(ranks: list[dict[str, Any]]) -> int:
     """Return how many cores of a host are left for each of its ranks."""
     cores = {core for info in ranks for core in info["affinity"]}
-    taken = sum(1 if info.get("device") != "cpu" else int(info.get("threads") or 1) for info in ranks)
+    taken = sum(1 if info.get("device") != "cpu" else max(1, info["threads"]) for info in ranks)
     return max(0, len(cores) - taken) // len(ranks)

@@ -38,7 +38,7 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
     listed = _listed() if go and csv_file is None else None
     command = command_of(run_dir, kernels, launches, metrics_here(listed))
     if csv_file is not None:
-        text = csv_file.read_text()
+        text = csv_file.read_text(errors="replace")
     elif not go:
         print(shlex.join(command))
         say("prints only: --go runs it here, --csv FILE reads its output back")
@@ -49,7 +49,10 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
         text = _run(command)
     rows = read_csv(text)
     if not rows:
-        raise ConfigError("ncu's output holds no kernel; were the counters readable (ERR_NVGPUCTRPERM)?")
+        said = "ncu's output" if csv_file is None else f"{csv_file}:"
+        raise ConfigError(
+            f"{said} holds no kernel; ncu writes one with --csv, if it may read counters (ERR_NVGPUCTRPERM)"
+        )
     for row in rows:
         row["kernel"] = kernel_of(row["name"], kernels)
     _write(run_dir, rows)
@@ -62,7 +65,7 @@ def main(argv: list[str]) -> int:
     return run_command(
         "rankscope ncu",
         lambda: int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0),
-        hint="give another path, or make room",
+        hint="give another path",
     )
 
 

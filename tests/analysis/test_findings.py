@@ -302,7 +302,7 @@ def test_ranks_whose_lateness_costs_next_to_nothing_are_not_named() -> None:
 
 
 def test_a_rank_that_is_late_often_by_little_does_not_hide_one_that_is_late_once_by_much() -> None:
-    """As recorded on two busy cores: rank 0 late by 3 and 4 ms, rank 1 by 32 ms in the step between."""
+    """As recorded on two cores: rank 0 late by 3 and 4 ms, rank 1 by 32 ms in the step between."""
     per_step = [
         StepVerdict(step=step, rank=rank, lateness_ns=MS, excess_ns=dict.fromkeys(CAUSES, 0) | {cause: cost * MS})
         for step, rank, cause, cost in ((12, 0, "host", 3), (13, 1, "compute", 32), (14, 0, "host", 4))
@@ -342,6 +342,8 @@ def test_the_loader_s_cpu_time_and_a_host_s_spare_cores() -> None:
     assert on_cpu(PassSteps(ranks=ranks, info={0: cpu, 1: cpu})) == (0.7, 0)
     older = {"data_wait_ns": np.array([10.0])}
     assert on_cpu(PassSteps(ranks={0: older}, info={0: gpu})) is None, "recorded before CPU times were"
+    for damaged in ({"affinity": [[0]]}, {"affinity": None}, {"threads": "x"}):
+        assert on_cpu(PassSteps(ranks=ranks, info={0: gpu, 1: gpu | damaged})) is None
 
 
 def test_one_time_is_not_promised_twice_without_saying_so() -> None:

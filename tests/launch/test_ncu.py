@@ -117,7 +117,10 @@ def test_what_cannot_be_is_one_line(run: Path, tmp_path: Path, capfd: pytest.Cap
     assert main([str(run), "--top", "many"]) == 2
     if shutil.which("ncu") is None:
         assert main([str(run), "--go"]) == 2
+    (tmp_path / "x.csv").write_bytes(b"\xff\xfe")
+    assert main([str(run), "--csv", str(tmp_path / "x.csv")]) == 2
     lines = capfd.readouterr().err.splitlines()
+    assert "x.csv: holds no kernel" in lines.pop()
     assert "no kernels of rank 7" in lines[1] and "none.csv: No such file" in lines[2] and "--top" in lines[3]
     assert len(lines) == 4 or "ncu is not on PATH" in lines[4]
     assert all(line.startswith("rankscope ncu: ") for line in lines)
