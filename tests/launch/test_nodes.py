@@ -23,6 +23,8 @@ pytestmark = [
     pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT)),
 ]
 ENDLESS = ("steps=1000000", "passes=[plain]")
+# Both hosts are this machine: a rank that takes every core, as it would on its own host, disturbs the other.
+THREADS = "OMP_NUM_THREADS=1"
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ class Pair:
         run = (sys.executable, "-m", "rankscope.conf.cli", "run", *same)
         self.launchers = [
             subprocess.Popen(
-                hosts.command(number, "env", *(second if number == 2 else ()), *run),
+                hosts.command(number, "env", THREADS, *(second if number == 2 else ()), *run),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -106,7 +108,7 @@ def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(
     shim = tmp_path / "skew.so"
     source = Path(__file__).parent / "skew.c"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(shim), str(source), "-ldl"], check=True)
-    planted = ("scenario.fault=data", "scenario.rank=1", "scenario.ms=300") if fault == "data" else ()
+    planted = ("scenario.fault=data", "scenario.rank=1", "scenario.ms=1000") if fault == "data" else ()
     window = ("batch_size=16", "profile.warmup=2", "profile.active=8")
     clock = (f"LD_PRELOAD={shim}", "SKEW_S=3.5", "SKEW_PPM=200")
     pair = start(*window, *planted, second=clock)
@@ -130,7 +132,7 @@ def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(
     assert alignment["error_bound_us"] < 20_000 and alignment["causality_violations"] == 0
     if fault == "data":
         assert (summary["stragglers"]["rank"], summary["stragglers"]["cause"]) == (1, "data")
-        assert summary["stragglers"]["lateness_ms"] == pytest.approx(300, rel=0.1)
+        assert 850 <= summary["stragglers"]["lateness_ms"] <= 1500  # a busy machine delays either rank by itself
 
 
 def test_another_configuration_may_not_join(start: Callable[..., "Pair"], hosts: Hosts, tmp_path: Path) -> None:
