@@ -31,6 +31,7 @@ from rankscope.harness.ranges import Ranges
 from rankscope.harness.schedule import Phase, phases
 from rankscope.harness.step_timer import StepTimer, write_steps
 from rankscope.harness.steps import Steps
+from rankscope.harness.turn import Turn
 
 _TRACE_S = 10.0  # how long a signal waits for a trace; within launch.grace_s and torchrun's own 30 s
 log = logging.getLogger(__name__)
@@ -61,6 +62,11 @@ class Recording:
     def plan(self) -> list[Phase]:
         """What each step of the pass is for."""
         return phases(self.config, self.kind)
+
+    @cached_property
+    def turn(self) -> Turn:
+        """This rank's place among the runs that share its host."""
+        return Turn(self.config.launch.turn, self.pass_dir, self.rank_dir.rank)
 
     def prepare(self, context: RankContext, progress: Progress, *, keep_trace: bool = True) -> Steps:
         """Make what measures on this rank's device."""

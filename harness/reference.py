@@ -21,6 +21,7 @@ def run(recording: Recording) -> None:
     with reporting(recording.rank_dir, of=len(recording.plan)) as progress:
         context = join(config)
         replica = Replica(config, context)
+        recording.turn.measure(progress)
         faults = Faults(config, context)  # after the replica, which sets the arithmetic: some are measured here
         steps = recording.prepare(context, progress, keep_trace=not faults.drops_trace)
         faults.attach(replica.raw)

@@ -107,6 +107,7 @@ class ScriptJob(Observer):
         context, problem = of_script(self._recording.config.launch.timeout_s)
         if problem is not None:
             self.note(problem)
+        self._recording.turn.measure(self._progress)
         self._steps = self._recording.prepare(context, self._progress)
         self.ranges = self._recording.ranges(loose=True)
         self._recording.info["steps_from"] = self.source

@@ -1,37 +1,58 @@
 """Lets the runs that share a host measure one after another, while they start and are analysed beside each other.
 
-A run that waits must not touch a GPU: while others set up their process groups there, a job's kernels were seen to be
-up to a fifth slower. So ranks wait before they meet: rank 0 for the lock, the others for what rank 0 leaves in the
-folder of the pass.
+While others set up their process groups on the same GPUs, a job's kernels were seen to be up to a fifth slower. So no
+run sets up while one measures, and none measures while one sets up; several may set up at once. The lock of a file says
+it: shared by every rank that sets up, held alone by rank 0 of the run that measures.
 """
 
 import fcntl
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from typing import Self
 
 from rankscope.conf.run_dir import PassDir
+from rankscope.harness.progress import Progress
 
 _POLL_S = 0.02
 
 
-@contextmanager
-def turn(path: str | None, pass_dir: PassDir, rank: int) -> Iterator[None]:
-    """Hold the lock on `path` during the block; without a path nothing is waited for.
+class Turn:
+    """One rank's place among the runs that name the same file, inside the block; without a file it waits for none.
 
-    When the process of rank 0 ends, in whatever way, the kernel gives the lock back.
+    When the process of a rank ends, in whatever way, the kernel gives its lock back.
     """
-    if path is None:
-        yield
-    elif rank == 0:
-        with Path(path).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            pass_dir.turn.touch()
-            yield
-    else:
-        parent = os.getppid()
-        while not pass_dir.turn.exists() and os.getppid() == parent:
-            time.sleep(_POLL_S)
-        yield
+
+    def __init__(self, path: str | None, pass_dir: PassDir, rank: int) -> None:
+        self._file = None if path is None else Path(path).open("a")
+        self._said = pass_dir.turn
+        self._rank = rank
+
+    def __enter__(self) -> Self:
+        """Wait until no run measures: from here on the rank may touch a GPU."""
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+        return self
+
+    def measure(self, progress: Progress) -> None:
+        """Wait until no run sets up and none measures; every rank of a run calls this, between two collectives.
+
+        Rank 0 waits for the lock, the others for what it then leaves in the folder of the pass.
+        """
+        if self._file is None:
+            return
+        progress.enter("turn")
+        if self._rank == 0:
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            self._said.touch()
+        else:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+            parent = os.getppid()
+            while not self._said.exists() and os.getppid() == parent:
+                time.sleep(_POLL_S)
+        progress.enter("setup")
+
+    def __exit__(self, *error: object) -> None:
+        if self._file is not None:
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # a loader's processes have the file open, too
+            self._file.close()

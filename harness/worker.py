@@ -12,7 +12,6 @@ from rankscope.harness.nvtx_ranges import under_nsys
 from rankscope.harness.process_group import die_with_parent
 from rankscope.harness.progress import answer_for_stacks
 from rankscope.harness.recording import Recording, one_line
-from rankscope.harness.turn import turn
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +46,8 @@ def main(arguments: list[str]) -> None:
 def _run(recording: Recording) -> None:
     config = recording.config
     if config.launch.turn is not None:
-        import torch._dynamo  # noqa: F401  DDP imports it, which takes seconds: better while another run has its turn
-    with turn(config.launch.turn, recording.pass_dir, recording.rank_dir.rank):
+        import torch._dynamo  # noqa: F401  DDP imports it, which takes seconds: better while another run measures
+    with recording.turn:
         if config.script is not None:
             from rankscope.harness import script
 

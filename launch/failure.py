@@ -34,10 +34,11 @@ _OOM = re.compile(r"OutOfMemoryError|out of memory|MemoryError|can't allocate me
 _DISK = re.compile(r"No space left on device|Errno 28\b|File too large|Errno 27\b|Disk quota exceeded")
 _LOST_PARTNER = re.compile(
     r"closed by peer|reset by peer|Broken pipe|Dist(Backend|Network|Store)Error|ncclRemoteError|ncclSystemError"
-    r"|timed out|timeout|Connection refused|ProcessGroup|TCPStore|gloo",
+    r"|timed out|timeout|Connection refused|ProcessGroup|TCPStore|gloo|Rendezvous\w+Error",
     re.I,
 )
 _ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM)  # by torchrun
+_RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
 _ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20
 _INNERMOST = 3
@@ -136,6 +137,9 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     if not exits:
         code = ended.returncode
         how = f"was ended by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
+        raised = _RAISED.findall(said)
+        if raised and code > 0:
+            how += f": {raised[-1]}"
         last = said.strip().splitlines()[-8:]
         full = _disk_full(pass_dir, said)
         return Failure(

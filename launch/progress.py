@@ -10,7 +10,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from rankscope.conf import PassDir
 
-PHASES = ("setup", "warmup", "measure", "export", "done")
+TURN = "turn"  # waits until other runs of this host have measured
+PHASES = ("setup", TURN, "warmup", "measure", "export", "done")
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):

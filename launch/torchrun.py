@@ -14,7 +14,7 @@ import psutil
 from rankscope.conf import PassDir, RunConfig, RunDir
 from rankscope.launch import processes, slurm
 from rankscope.launch.environment import usable_cores
-from rankscope.launch.progress import Display, RankProgress, read_progress
+from rankscope.launch.progress import TURN, Display, RankProgress, read_progress
 
 _STACK_WAIT_S = 3.0
 
@@ -111,7 +111,8 @@ def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDi
             ranks = read_progress(pass_dir)
             display.update(ranks)
             now = time.monotonic()
-            if (current := {rank: progress.place for rank, progress in ranks.items()}) != places:
+            waits = any(progress.phase == TURN for progress in ranks.values())
+            if (current := {rank: progress.place for rank, progress in ranks.items()}) != places or waits:
                 places, moved = current, now
             if now - begun > limits.timeout_s:
                 return Cut("timeout", f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})")

@@ -12,20 +12,22 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
-from rankscope.conf import ConfigError, PassDir, RunConfig, parse_config
+from rankscope.conf import ConfigError, PassDir, RankDir, RunConfig, parse_config
 from rankscope.harness import disk
 from rankscope.harness.data import Batches, make_batches
 from rankscope.harness.faults import Faults, InjectedFault
 from rankscope.harness.modules import ModuleRanges
 from rankscope.harness.process_group import RankContext
+from rankscope.harness.progress import reporting
 from rankscope.harness.ranges import Ranges
 from rankscope.harness.replica import Replica
 from rankscope.harness.schedule import phases
 from rankscope.harness.step_timer import StepTimer
 from rankscope.harness.trainer import Trainer
-from rankscope.harness.turn import turn
+from rankscope.harness.turn import Turn
 from rankscope.models import SampleSpec
 
+RUNS = ("first", "second", "third")
 CPU = torch.device("cpu")
 FEATURES = SampleSpec(kind="features", shape=(8,), classes=4)
 
@@ -62,33 +64,48 @@ def test_phases() -> None:
 
 
 def test_runs_take_turns(tmp_path: Path) -> None:
-    """Two runs of two ranks name one file: no rank of the second goes on before the first run has left."""
-    path, log, go = str(tmp_path / "lock"), [], threading.Event()
+    """Runs of two ranks set up side by side, but not while another measures; and they measure one after another."""
+    log: list[tuple[str, str]] = []
+    ready, done = threading.Event(), threading.Event()
 
     def rank(run: str, number: int) -> None:
-        with turn(path, PassDir(tmp_path / run), number):
-            log.append(run)
-            if run == "first":
-                go.wait(10)
+        folder = RankDir(tmp_path / run / "ranks" / str(number))
+        folder.path.mkdir(parents=True)
+        with Turn(str(tmp_path / "lock"), PassDir(tmp_path / run), number) as turn, reporting(folder, of=1) as progress:
+            log.append(("set up", run))
+            if run != "first":
+                ready.wait(10)
+            turn.measure(progress)
+            log.append(("measure", run))
+            done.wait(10 if run == "first" else 0.3 * (number == 0))  # the rank that holds the lock leaves last
+            log.append(("end", run))
 
-    for run in ("first", "second"):
-        (tmp_path / run).mkdir()
-    threads = [threading.Thread(target=rank, args=("first", number)) for number in (0, 1)]
-    for thread in threads:
+    def comes(number: int) -> list[tuple[str, str]]:
+        """Return what has happened when so much has, and a moment later."""
+        deadline = time.monotonic() + 10
+        while len(log) < number and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        happened = log.copy()
+        log.clear()
+        return happened
+
+    threads = [threading.Thread(target=rank, args=(run, number)) for run in RUNS for number in (1, 0)]
+    for thread in threads[:2]:
         thread.start()
-    while log != ["first", "first"]:
-        time.sleep(0.01)
-    threads += [threading.Thread(target=rank, args=("second", number)) for number in (1, 0)]
+    assert comes(4) == [("set up", "first")] * 2 + [("measure", "first")] * 2
     for thread in threads[2:]:
         thread.start()
-    time.sleep(0.2)
-    assert log == ["first", "first"]
-    go.set()
+    assert comes(0) == []
+    done.set()
+    assert sorted(comes(6)) == [("end", "first")] * 2 + [("set up", "second")] * 2 + [("set up", "third")] * 2
+    done.clear()
+    ready.set()
+    happened = comes(8)
+    assert {run for _, run in happened[:4]} in ({"second"}, {"third"})
+    assert [what for what, _ in happened] == ["measure", "measure", "end", "end"] * 2
     for thread in threads:
         thread.join(10)
-    assert log == ["first", "first", "second", "second"]
-    with turn(None, PassDir(tmp_path / "third"), 1):
-        pass
 
 
 def test_an_epoch_gives_each_rank_its_own_samples_once() -> None:

@@ -46,8 +46,12 @@ class Hosts:
         return f"{self._name}{number}"
 
     def command(self, number: int, *command: str) -> list[str]:
-        """Return `command` as it runs on host `number`."""
-        inside = ["sh", "-c", _INSIDE, "sh", f"host{number}", str(self._files[number]), *command]
+        """Return `command` as it runs on host `number`, with one thread a rank.
+
+        Both hosts are this machine: a rank that took every core, as it would on its own host, would disturb the other.
+        """
+        name = f"host{number}"
+        inside = ["sh", "-c", _INSIDE, "sh", name, str(self._files[number]), "env", "OMP_NUM_THREADS=1", *command]
         return ["nsenter", f"--net=/run/netns/{self.namespace(number)}", "unshare", "--uts", "--mount", *inside]
 
     def processes(self, *numbers: int) -> list[psutil.Process]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.conf import PassDir
-from rankscope.launch.failure import Failure, failure_of, main_stack, missing_file
+from rankscope.launch.failure import Failure, failure_of, is_consequence, main_stack, missing_file
 from rankscope.launch.progress import RankProgress
 from rankscope.launch.torchrun import Cut, Ended
 
@@ -21,7 +21,7 @@ ENTRY = """[{number}]:
 """
 
 
-def failed(folder: Path, exits: dict[int, tuple[int, int]], errors: dict[int, str]) -> Failure:
+def failed(folder: Path, exits: dict[int, tuple[int, int]], errors: dict[int, str], said: str = "noise\n") -> Failure:
     """Return the first cause when ranks end with `exits` (second, exit status), having raised `errors`."""
     pass_dir = PassDir(folder / "plain")
     pass_dir.torchrun.mkdir(parents=True)
@@ -29,7 +29,7 @@ def failed(folder: Path, exits: dict[int, tuple[int, int]], errors: dict[int, st
         ENTRY.format(number=number, second=second, rank=rank, code=code, pid=100 + rank)
         for number, (rank, (second, code)) in enumerate(exits.items())
     ]
-    pass_dir.agent_log.write_text("noise\n" + "".join(entries))
+    pass_dir.agent_log.write_text(said + "".join(entries))
     for rank, message in errors.items():
         path = pass_dir.torchrun / "id_x" / "attempt_0" / str(rank) / "error.json"
         path.parent.mkdir(parents=True)
@@ -76,7 +76,19 @@ def test_first_cause(
 def test_torchrun_that_says_nothing_of_ranks(tmp_path: Path) -> None:
     failure = failed(tmp_path, {}, {})
     assert (failure.rank, failure.kind) == (None, "launcher")
-    assert "noise" in failure.text()
+    assert "noise" in failure.text() and not is_consequence(failure)
+
+
+def test_torchrun_that_lost_the_node_it_met_others_on(tmp_path: Path) -> None:
+    """Seen when a leading node was killed: the others' torchrun can notice it before their ranks do."""
+    raised = (
+        "Traceback (most recent call last):\n"
+        "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store has"
+        " failed. See inner exception for details.\n"
+    )
+    failure = failed(tmp_path, {}, {}, said=raised)
+    assert failure.kind == "launcher" and "RendezvousConnectionError: The connection" in failure.message
+    assert is_consequence(failure)
 
 
 STACK = """Thread 0x00007f (most recent call first):

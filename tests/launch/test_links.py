@@ -44,4 +44,5 @@ def test_a_slow_link_is_exposed_transfer(link: str, tmp_path: Path) -> None:
     exposed_ms = sum(row["exposed_transfer_ms"] for row in summary["per_rank"]) / 2
     assert exposed_ms > 0.8 * least_ms
     gains = {item["id"]: item["recoverable_ms"] or 0.0 for item in summary["findings"]}
-    assert gains["exposed_comm"] == max(gains.values()), gains  # whichever rank a busy machine makes late
+    late = {name for name in gains if name.startswith("straggler")}  # whichever rank a busy machine makes late
+    assert gains["exposed_comm"] == max(gains[name] for name in gains.keys() - late), gains

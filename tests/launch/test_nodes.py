@@ -23,8 +23,6 @@ pytestmark = [
     pytest.mark.skipif(_WHY_NOT is not None, reason=str(_WHY_NOT)),
 ]
 ENDLESS = ("steps=1000000", "passes=[plain]")
-# Both hosts are this machine: a rank that takes every core, as it would on its own host, disturbs the other.
-THREADS = "OMP_NUM_THREADS=1"
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +57,7 @@ class Pair:
         run = (sys.executable, "-m", "rankscope.conf.cli", "run", *same)
         self.launchers = [
             subprocess.Popen(
-                hosts.command(number, "env", THREADS, *(second if number == 2 else ()), *run),
+                hosts.command(number, "env", *(second if number == 2 else ()), *run),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
