@@ -18,6 +18,7 @@ import msgspec
 from rankscope.conf import PassDir, RankDir
 from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch.progress import RankProgress
+from rankscope.launch.stuck import furthest_behind, main_stack, text_of
 from rankscope.launch.torchrun import Ended
 
 Kind = Literal[
@@ -41,8 +42,6 @@ _ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM)  # by torchrun
 _RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
 _ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20
-_INNERMOST = 3
-_WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +131,7 @@ def usable(path: Path, since: float) -> str | None:
 
 def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     """Return the first cause by torchrun's report."""
-    said = _read(pass_dir.agent_log)
+    said = text_of(pass_dir.agent_log)
     exits = [_with_error(pass_dir, match) for match in _REPORT.finditer(said)]
     if not exits:
         code = ended.returncode
@@ -208,44 +207,17 @@ def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
 
 
 def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
-    """Name the rank that the others wait for: one that never started, else the furthest behind that does not wait."""
     assert ended.cut is not None  # the caller has seen to it
-    ranks = ended.progress
-    absent = [rank for rank in expected if rank not in ranks]
-    behind = min((progress.place for progress in ranks.values()), default=None)
-    last = absent or [rank for rank, progress in ranks.items() if progress.place == behind]
-    stacks = {rank: main_stack(_read(pass_dir.rank(rank).stack)) for rank in last}
-    suspects = [rank for rank in last if stacks[rank] and not _waits(stacks[rank])] or last
-    names = ", ".join(f"rank {rank} {_where(ranks.get(rank), stacks[rank])}" for rank in suspects)
-    stack = pass_dir.rank(suspects[0]).stack
+    found = furthest_behind(pass_dir, ended.progress, expected)
+    first = found.ranks[0]
     return Failure(
         pass_name=pass_dir.name,
-        rank=suspects[0] if len(suspects) == 1 else None,
+        rank=first if len(found.ranks) == 1 else None,
         kind=ended.cut.kind,
-        message=f"{ended.cut.message}; furthest behind: {names}",
-        traceback="\n".join(reversed(stacks[suspects[0]])) or None,
-        log=str(pass_dir.agent_log if absent else stack),
+        message=f"{ended.cut.message}; furthest behind: {found.text}",
+        traceback="\n".join(reversed(found.stack)) or None,
+        log=str(pass_dir.rank(first).stack if first in ended.progress else pass_dir.agent_log),
     )
-
-
-def _waits(stack: list[str]) -> bool:
-    """Whether a rank waits for others: in a collective, in a backward pass that ends in one, or for the device."""
-    return _WAITS.search("\n".join(stack[:_INNERMOST])) is not None
-
-
-def main_stack(text: str) -> list[str]:
-    """Return the frames of the main thread, innermost first, from what faulthandler wrote."""
-    threads = [block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()]
-    main = [frames for frames in threads if any("<frozen runpy>" in frame or "runpy.py" in frame for frame in frames)]
-    frames = (main or threads or [[]])[-1]
-    return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]
-
-
-def _where(progress: RankProgress | None, stack: list[str]) -> str:
-    if progress is None:
-        return "did not start"
-    frame = f" at {stack[0]}" if stack else ""
-    return f"in {progress.phase}, step {progress.step} of {progress.of}{frame}"
 
 
 def _rank_error(rank: RankDir) -> str | None:
@@ -279,13 +251,13 @@ def log_of(rank: RankDir) -> str | None:
 
 def _first_line(path: Path | None) -> str:
     """Return the first line that says something."""
-    lines = [line.strip() for line in _read(path).splitlines() if line.strip()] if path is not None else []
+    lines = [line.strip() for line in text_of(path).splitlines() if line.strip()] if path is not None else []
     return lines[0][:200] if lines else "it said nothing"
 
 
 def _crash(stderr: Path | None) -> str | None:
     """Return where a rank was in Python when it crashed in C code, innermost last, or None; the log has all."""
-    said = _read(stderr) if stderr is not None else ""
+    said = text_of(stderr) if stderr is not None else ""
     start = said.find("Fatal Python error")
     if start < 0:
         return None
@@ -295,16 +267,9 @@ def _crash(stderr: Path | None) -> str | None:
 
 def _last_words(stderr: Path | None) -> str | None:
     """Return why the C library or C++ ended the process, as it said, or None."""
-    said = _read(stderr).partition("Fatal Python error")[0] if stderr is not None else ""
+    said = text_of(stderr).partition("Fatal Python error")[0] if stderr is not None else ""
     found = _ABORTED.findall(said)
     return found[-1].strip()[:120] if found else None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _signal_name(number: int) -> str:

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from rankscope.conf import PassDir
-from rankscope.launch.failure import Failure, failure_of, is_consequence, main_stack, missing_file
+from rankscope.launch.failure import Failure, failure_of, is_consequence, missing_file
 from rankscope.launch.progress import RankProgress
+from rankscope.launch.stuck import main_stack
 from rankscope.launch.torchrun import Cut, Ended
 
 ENTRY = """[{number}]:
