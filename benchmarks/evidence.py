@@ -24,7 +24,7 @@ GPT = ["model=gpt", "model.size=medium", "precision=tf32"]
 MLP = ["model=mlp", "model.size=medium", "precision=tf32"]
 BASE = ["model.size=small", "precision=tf32", "batch_size=24"]  # a step of 32 ms on an H100, twice what its host needs
 LARGER = ["comm_bound:model.size=large", "one_bucket:model.name=gpt", "one_bucket:model.size=medium"]
-JOBS = 4  # enough that one measures at any time
+JOBS = 6  # enough that one measures at any time
 
 
 class Evidence:
