@@ -89,6 +89,11 @@ def _check_world(config: RunConfig) -> None:
         )
     if config.world_size % config.launch.nnodes:
         raise ConfigError(f"world_size={config.world_size}: must be a multiple of launch.nnodes={config.launch.nnodes}")
+    if config.launch.turn is not None and config.launch.nnodes > 1:
+        raise ConfigError(
+            f"launch.turn={config.launch.turn} with launch.nnodes={config.launch.nnodes}: "
+            "it orders the runs of one host; use launch.turn=null"
+        )
     if config.backend == "nccl" and config.device == "cpu":
         raise ConfigError("backend=nccl with device=cpu: NCCL moves GPU memory only; use backend=gloo")
     if config.ddp.comm_hook == "bf16" and (config.device == "cpu" or config.backend == "gloo"):

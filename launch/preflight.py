@@ -18,6 +18,7 @@ def refuse(config: RunConfig, torch: TorchFacts) -> None:
     _check_disk(config)
     if PASS in config.passes:
         program(config)
+    _check_turn(config)
 
 
 def refuse_submission(config: RunConfig) -> None:
@@ -66,6 +67,15 @@ def _check_nodes(config: RunConfig) -> None:
             f"launch.nnodes={nodes} with launch.rdzv_endpoint={endpoint}: "
             "name a host and port that every node reaches, or take auto"
         )
+
+
+def _check_turn(config: RunConfig) -> None:
+    turn = config.launch.turn
+    try:
+        if turn is not None:
+            Path(turn).open("a").close()
+    except OSError as error:
+        raise ConfigError(f"launch.turn={turn}: {error.strerror}; name a file in a folder you may write") from None
 
 
 def _check_disk(config: RunConfig) -> None:

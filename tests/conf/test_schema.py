@@ -27,6 +27,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ),
     ({"world_size": 2, "ddp": {"enabled": False}}, ("ddp.enabled=false", "world_size=2", "world_size=1")),
     ({"world_size": 3, "launch": {"nnodes": 2}}, ("world_size=3", "launch.nnodes=2")),
+    ({"world_size": 2, "launch": {"nnodes": 2, "turn": "lock"}}, ("launch.turn=lock", "launch.nnodes=2")),
     ({"script": "train.py", "batch_size": 4}, ("batch_size", "reference model", "train.py", "script_args")),
     ({"script": "train.py", "profile": {"modules": ["a"]}}, ("profile.modules", "record_function")),
     ({"script_args": ["--a"]}, ("script_args", "script=FILE")),

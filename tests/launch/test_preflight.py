@@ -31,6 +31,7 @@ REFUSED: list[tuple[TorchFacts, dict[str, Any], tuple[str, ...]]] = [
         ("launch.nnodes=2", "rdzv_endpoint=localhost:0"),
     ),
     (NO_GPU, {"world_size": 2, "launch": {"nnodes": 2}}, ("run_dir=null", "launch.nnodes=2", "meet in the run folder")),
+    (NO_GPU, {"launch": {"turn": "/nowhere/turn"}}, ("launch.turn=/nowhere/turn", "No such file", "folder")),
     (NO_GPU, {"launch": {"min_free_mb": 10**9}}, ("MiB free", "launch.min_free_mb=1000000000")),
 ]
 
