@@ -1,6 +1,7 @@
 """What the ranks say about themselves while a pass runs, and how it is shown: a bar, or lines without a terminal."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -33,6 +34,13 @@ def read_progress(pass_dir: PassDir) -> dict[int, RankProgress]:
     """Read what each rank last said; a rank without a readable file is left out."""
     found = {rank.rank: _read(rank.progress) for rank in pass_dir.ranks()}
     return {rank: progress for rank, progress in found.items() if progress is not None}
+
+
+def stand_still(before: Mapping[int, RankProgress], now: Mapping[int, RankProgress]) -> bool:
+    """Whether no rank came further; one that waits for its turn does, which lasts as long as other runs measure."""
+    if any(progress.phase == TURN for progress in now.values()):
+        return False
+    return {rank: said.place for rank, said in before.items()} == {rank: said.place for rank, said in now.items()}
 
 
 def _read(path: Path) -> RankProgress | None:

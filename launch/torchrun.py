@@ -14,7 +14,7 @@ import psutil
 from rankscope.conf import PassDir, RunConfig, RunDir
 from rankscope.launch import processes, slurm
 from rankscope.launch.environment import usable_cores
-from rankscope.launch.progress import TURN, Display, RankProgress, read_progress
+from rankscope.launch.progress import Display, RankProgress, read_progress, stand_still
 
 _STACK_WAIT_S = 3.0
 
@@ -102,7 +102,7 @@ def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDi
     """Show progress until torchrun ends (None) or a limit is passed (which one)."""
     limits, end = config.launch, slurm.end_of_job()
     begun = moved = time.monotonic()
-    places: dict[int, tuple[int, int]] = {}
+    before: dict[int, RankProgress] = {}
     with Display(pass_dir.name, config.world_size // config.launch.nnodes) as display:
         while agent.poll() is None:
             if stop.signum is not None:
@@ -111,9 +111,9 @@ def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDi
             ranks = read_progress(pass_dir)
             display.update(ranks)
             now = time.monotonic()
-            waits = any(progress.phase == TURN for progress in ranks.values())
-            if (current := {rank: progress.place for rank, progress in ranks.items()}) != places or waits:
-                places, moved = current, now
+            if not stand_still(before, ranks):
+                moved = now
+            before = ranks
             if now - begun > limits.timeout_s:
                 return Cut("timeout", f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})")
             if now - moved > limits.stall_timeout_s:

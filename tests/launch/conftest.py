@@ -52,14 +52,16 @@ def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 60.0) ->
         time.sleep(0.05)
 
 
-def start_launcher(*overrides: str, analysis: tuple[str, ...] = ANALYSIS) -> "subprocess.Popen[str]":
+def start_launcher(
+    *overrides: str, base: tuple[str, ...] = TINY, analysis: tuple[str, ...] = ANALYSIS
+) -> "subprocess.Popen[str]":
     """Start `rankscope run` as a user would, in a process group of its own, with a stand-in for the analysis."""
     code = (
         f"import sys; from rankscope.launch import main, record; record._ANALYSIS = {analysis!r}; "
         "sys.exit(main.main(sys.argv[1:]))"
     )
     return subprocess.Popen(
-        [sys.executable, "-c", code, *TINY, *overrides],
+        [sys.executable, "-c", code, *base, *overrides],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
