@@ -16,7 +16,7 @@ RUN = DATA / "runs" / "resnet_w2"
 def analyze(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "rankscope.conf.cli", "analyze", *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "80"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=180)
 
 
 def test_a_run_gets_its_analysis_folder(tmp_path: Path) -> None:

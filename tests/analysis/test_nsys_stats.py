@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(PROGRAM is None, reason="nsys is not installed; 
 
 def stats(export: Path, report: str) -> list[dict[str, str]]:
     command = [str(PROGRAM), "stats", "-q", "--report", report, "--format", "csv", "-o", "-", str(export)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     rows = list(csv.DictReader(io.StringIO(done.stdout.strip())))
     assert rows, done.stderr  # nsys stats ends with 0 after an error too
     return rows

@@ -77,7 +77,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
     """Two ranks over gloo in both passes."""
     run_dir = prepare(tmp_path_factory.mktemp("two") / "run", {**QUICK, "world_size": 2})
     for name in ("plain", "torch"):
-        subprocess.run(torchrun(run_dir, name, 2), check=True, capture_output=True, timeout=120)
+        subprocess.run(torchrun(run_dir, name, 2), check=True, capture_output=True, timeout=180)
     return run_dir
 
 
@@ -119,7 +119,7 @@ def test_measuring_does_not_change_the_training(run: RunDir) -> None:
 
 def test_a_validation_loop_has_no_gradients_and_one_loss(tmp_path: Path) -> None:
     run_dir = prepare(tmp_path / "run", {**QUICK, "world_size": 2, "mode": "eval"})
-    subprocess.run(torchrun(run_dir, "plain", 2), check=True, capture_output=True, timeout=120)
+    subprocess.run(torchrun(run_dir, "plain", 2), check=True, capture_output=True, timeout=180)
     steps = [pd.read_parquet(rank.steps) for rank in run_dir.for_pass("plain").ranks()]
     assert list(steps[0]["loss"]) == list(steps[1]["loss"])  # averaged over the ranks
     assert all(table[["backward_ns", "optimizer_ns"]].isna().all(axis=None) for table in steps)
@@ -130,7 +130,7 @@ def test_an_answer_is_timed_without_the_loader(tmp_path: Path) -> None:
     config = {**ALONE, "mode": "inference", "warmup_steps": 50}
     run_dir = prepare(tmp_path / "run", config)
     for name in ("plain", "torch"):
-        subprocess.run(alone(run_dir, name), check=True, capture_output=True, timeout=120)
+        subprocess.run(alone(run_dir, name), check=True, capture_output=True, timeout=180)
     steps = pd.read_parquet(run_dir.for_pass("plain").rank(0).steps)
     assert len(steps) == 53 and (steps["data_wait_ns"] == 0).all() and steps["loss"].isna().all()
     assert (steps["h2d_ns"] + steps["forward_ns"] <= steps["host_ns"]).all()
@@ -201,7 +201,7 @@ def test_nothing_puzzling_in_the_logs(run: RunDir) -> None:
 
 def test_an_error_in_the_window_keeps_trace_and_steps(tmp_path: Path) -> None:
     run_dir = prepare(tmp_path / "run", {**ALONE, "scenario": {"fault": "raise", "step": 3}})
-    done = subprocess.run(alone(run_dir, "torch"), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(alone(run_dir, "torch"), capture_output=True, text=True, timeout=180)
     rank = run_dir.for_pass("torch").rank(0)
     assert done.returncode == 1 and "InjectedFault" in done.stderr
     info = read_json(rank.info)
@@ -224,7 +224,7 @@ def test_a_rank_stuck_in_a_collective_shows_where_and_saves_when_told_to_end(tmp
             os.kill(pid, signal.SIGUSR1)
         wait_for(lambda: "in _hang" in hung.stack.read_text() and "in step" in stuck.stack.read_text())
         os.kill(pids[0], signal.SIGTERM)
-        agent.wait(timeout=60)
+        agent.wait(timeout=180)
     finally:
         agent.kill()
         agent.wait()
@@ -258,7 +258,7 @@ def alive(pid: int) -> bool:
 def test_a_rank_without_its_device_says_so_in_one_line(tmp_path: Path) -> None:
     run_dir = prepare(tmp_path / "run", {**ALONE, "device": "cuda"})
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(alone(run_dir, "plain"), env=environment, capture_output=True, timeout=60)
+    done = subprocess.run(alone(run_dir, "plain"), env=environment, capture_output=True, timeout=180)
     assert done.returncode == 1
     assert read_json(run_dir.for_pass("plain").rank(0).info)["error"].startswith(
         "ConfigError: device=cuda: torch finds"

@@ -46,7 +46,7 @@ def alone(
     script.write_text(LOOP + code)
     run_dir = prepare(tmp_path / "run", script, **config)
     command = [sys.executable, "-m", "rankscope.harness", str(run_dir.path), name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     info: dict[str, Any] = json.loads(run_dir.for_pass(name).rank(0).info.read_text())
     return done, info, run_dir
 
@@ -54,7 +54,7 @@ def alone(
 def torchrun(*command: str) -> str:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     done = subprocess.run(
-        [*launcher, "--rdzv-endpoint=localhost:0", *command], capture_output=True, text=True, timeout=120, check=True
+        [*launcher, "--rdzv-endpoint=localhost:0", *command], capture_output=True, text=True, timeout=180, check=True
     )
     return done.stdout
 
@@ -137,7 +137,7 @@ def test_its_own_calls_do_not_open_the_recording_of_nsys(tmp_path: Path, name: s
     )
     run_dir = prepare(tmp_path / "run", tmp_path / "train.py", passes=["plain", "nsys"], run_on=True)
     command = [sys.executable, "-c", RUNTIME, str(run_dir.path), name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.stdout == "recording opened\n" * opened, done.stderr
     info = json.loads(run_dir.for_pass(name).rank(0).info.read_text())
     notes = ["the script's own cudaProfilerStart and Stop do nothing in the nsys pass"]

@@ -45,7 +45,7 @@ def of_run(run_dir: Path) -> list[str]:
     return found
 
 
-def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 60.0) -> None:
+def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 180.0) -> None:
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for {what}"

@@ -168,7 +168,7 @@ def test_two_launches_in_one_second_while_torchruns_port_is_busy(tmp_path: Path)
         except OSError:
             pass  # somebody else keeps it busy
         launched = [start_launcher(f"runs_dir={tmp_path}", "passes=[plain]") for _ in range(2)]
-        ends = [process.communicate(timeout=120) for process in launched]
+        ends = [process.communicate(timeout=180) for process in launched]
     assert [process.returncode for process in launched] == [0, 0], ends
     folders = sorted(tmp_path.iterdir())
     assert len(folders) == 2

@@ -57,7 +57,7 @@ def test_interrupted(case: Case, tmp_path: Path) -> None:
     send = os.killpg if case.group else os.kill
     for _ in range(2 if case.twice else 1):
         send(launcher.pid, case.signum)
-    out, err = launcher.communicate(timeout=60)
+    out, err = launcher.communicate(timeout=180)
     assert launcher.returncode == 128 + case.signum
     assert f"interrupted by {case.signum.name}" in err
     assert "Traceback" not in err
@@ -84,7 +84,7 @@ def test_a_killed_agent_leaves_no_rank_and_is_named(tmp_path: Path) -> None:
     wait_for(lambda: phase(run_dir) == "measure", "steps")
     agent = [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _is_agent(pid, run_dir)]
     os.kill(agent[0], signal.SIGKILL)
-    _, err = launcher.communicate(timeout=60)
+    _, err = launcher.communicate(timeout=180)
     assert launcher.returncode == 2
     assert "torchrun itself was ended by SIGKILL" in err
     assert read_json(run_dir / "run.json")["status"] == "failed"

@@ -43,7 +43,7 @@ def start(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., "Pair"]]:
     yield begin
     for launcher in [launcher for pair in begun for launcher in pair.launchers]:
         launcher.terminate()
-        launcher.communicate(timeout=60)
+        launcher.communicate(timeout=180)
 
 
 class Pair:
@@ -67,7 +67,7 @@ class Pair:
 
     def ended(self) -> list[tuple[int, str]]:
         """Return exit status and words of both launchers."""
-        said = [launcher.communicate(timeout=120)[0] for launcher in self.launchers]
+        said = [launcher.communicate(timeout=180)[0] for launcher in self.launchers]
         return [(launcher.returncode, text) for launcher, text in zip(self.launchers, said, strict=True)]
 
     def measuring(self) -> None:
@@ -142,7 +142,7 @@ def test_another_configuration_may_not_join(start: Callable[..., "Pair"], hosts:
         2, sys.executable, "-m", "rankscope.conf.cli", "run", *TINY, "batch_size=3", "launch.nnodes=2",
         "launch.rdzv_endpoint=host1:29511", f"run_dir={first.run_dir.path}",
     )  # fmt: skip
-    refused = subprocess.run(other, capture_output=True, text=True, timeout=60)
+    refused = subprocess.run(other, capture_output=True, text=True, timeout=180)
     assert refused.returncode == 2
     assert "batch_size=3 (the first node: 2)" in refused.stderr
     status, said = first.ended()[0]

@@ -154,7 +154,7 @@ def test_interrupted_in_the_window(signum: signal.Signals, tmp_path: Path) -> No
     progress = run_dir / "passes" / "nsys" / "ranks" / "0" / "progress.json"
     wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps", 120)
     launcher.send_signal(signum)
-    _, err = launcher.communicate(timeout=60)
+    _, err = launcher.communicate(timeout=180)
     assert launcher.returncode == 128 + signum
     assert "Traceback" not in err
     assert read_json(run_dir / "run.json")["status"] == "interrupted"
@@ -205,7 +205,7 @@ def test_reports_of_any_job_are_exported_and_analysed(tmp_path: Path) -> None:
     options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", "-o", str(tmp_path / "rank0")]
     subprocess.run([str(NSYS), "profile", *options, sys.executable, str(tmp_path / "train.py")], check=True)
     command = [sys.executable, "-m", "rankscope.conf.cli", "analyze", str(tmp_path), "--json", "-", "--quiet"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert (summary["source"], summary["steps"]) == ("nsys", [5, 6, 7])

@@ -36,7 +36,7 @@ class Finished:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     runs = tmp_path_factory.mktemp("runs")
     launcher = start_launcher(*OVERRIDES, f"runs_dir={runs}", "name=good")
-    out, err = launcher.communicate(timeout=120)
+    out, err = launcher.communicate(timeout=180)
     (folder,) = runs.iterdir()
     return Finished(run_dir=RunDir(folder), status=launcher.returncode, out=out, err=err)
 

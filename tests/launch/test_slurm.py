@@ -44,7 +44,7 @@ def train(folder: Path, ranks: int) -> None:
         found = [read_json(path)["phase"] for path in folder.rglob("progress.json")]
         return found == ["measure"] * ranks
 
-    wait_for(measuring, "the ranks to train", limit_s=120)
+    wait_for(measuring, "the ranks to train")
 
 
 def without(program: str, folder: Path) -> str:
@@ -134,7 +134,7 @@ def test_cancelled_and_given_up(cluster: Cluster, tmp_path: Path) -> None:
         train(folder.path, ranks=1)
     cluster.run("scancel", "--name=cancelled")
     begun["given-up"].send_signal(signal.SIGINT)
-    said = {name: process.communicate(timeout=120)[1] for name, process in begun.items()}
+    said = {name: process.communicate(timeout=180)[1] for name, process in begun.items()}
     assert begun["cancelled"].returncode == 2, said
     assert "was cancelled" in said["cancelled"]
     assert ["no accounting of SLURM" in said[name] for name in folders] == [True, False]

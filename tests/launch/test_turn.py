@@ -42,7 +42,7 @@ def test_a_run_waits_for_its_turn(job: str, tmp_path: Path) -> None:
         wait_for(lambda: phases(run_dir.for_pass("plain")) == ["turn", "turn"], "both ranks to wait")
         time.sleep(1.0)
         assert launcher.poll() is None and phases(run_dir.for_pass("plain")) == ["turn", "turn"]
-    said = launcher.communicate(timeout=60)[1]
+    said = launcher.communicate(timeout=180)[1]
     assert launcher.returncode == 0, said
     assert read_json(run_dir.record)["status"] == "completed"
 
