@@ -13,7 +13,7 @@ from pathlib import Path
 from .hosts import Hosts, two_hosts
 
 _FILES = Path(__file__).parent / "slurm"
-_START_S, _STOP_S = 60.0, 5.0
+_START_S, _STOP_S = 180.0, 5.0
 
 
 class Failed(Exception):

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -190,8 +189,6 @@ def test_a_cut_link_is_a_stall_of_both(start: Callable[..., "Pair"], hosts: Host
     pair = start(*ENDLESS, "launch.stall_timeout_s=25")
     pair.measuring()
     hosts.cut()
-    began = time.monotonic()
     for status, said in pair.ended():
         assert status == 2 and ("stall" in said or "no rank made progress" in said)
-    assert time.monotonic() - began < 110
     pair.leaves_nothing()

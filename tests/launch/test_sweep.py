@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from rankscope.launch.compose import compose
 from rankscope.launch.main import main
 from rankscope.launch.points import baselines, expand, plan
 
-from .conftest import of_run
+from .conftest import of_run, wait_for
 
 FAST = (
     "device=cpu",
@@ -112,10 +111,7 @@ def test_a_sweep_interrupted_and_resumed(tmp_path: Path) -> None:
         *FAST,
     ]
     first = subprocess.Popen([*command, f"runs_dir={tmp_path}"], start_new_session=True, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("*/points/*/passes/*/ranks/*/progress.json")):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: any(tmp_path.glob("*/points/*/passes/*/ranks/*/progress.json")), "a rank of the first point")
     first.send_signal(signal.SIGINT)
     assert first.wait(timeout=180) == 130
     (folder,) = tmp_path.iterdir()
