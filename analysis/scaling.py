@@ -184,7 +184,7 @@ def _scaled(point: Measured) -> dict[str, float | None]:
 
 
 def advice(points: Sequence[Measured], target: float = 0.8) -> list[str]:
-    """Return what the sweep says: the batch after which throughput a GPU stops growing; where efficiency falls."""
+    """Return what the sweep says: the batch after which throughput a rank stops growing; where efficiency falls."""
     names = dict.fromkeys((point.id for point in points), "")
     if len(_distinct(point.job for point in points)) > 1:
         told = jobs.names([point.job for point in points])
@@ -203,9 +203,9 @@ def _batch_advice(points: Sequence[Measured], names: dict[str, str]) -> list[str
         for small, large in itertools.pairwise(batches):
             growth = (by_batch[large] / by_batch[small] - 1) / np.log2(large / small)
             if growth < _KNEE:
-                where = f"{names[same[0].id]}{ranks} GPU{'s' if ranks > 1 else ''}"
+                where = f"{names[same[0].id]}{ranks} rank{'s' if ranks > 1 else ''}"
                 gains = f"{growth:+.1%} per doubling after it"
-                lines.append(f"{where}: throughput stops growing at a batch of {small} a GPU ({gains})")
+                lines.append(f"{where}: throughput stops growing at a batch of {small} a rank ({gains})")
                 break
     return lines
 
@@ -223,10 +223,10 @@ def _world_advice(points: Sequence[Measured], target: float, names: dict[str, st
                 own = point.rank_batch if kind == "weak" else point.global_batch
                 value = getattr(found[point.id], kind)
                 if own == batch and value is not None and value < target:
-                    what = f"{batch} a GPU" if kind == "weak" else f"{batch} over all GPUs"
+                    what = f"{batch} a rank" if kind == "weak" else f"{batch} over all ranks"
                     lines.append(
                         f"{names[point.id]}{kind} scaling, batch {what}: efficiency falls under {target:.0%} at "
-                        f"{point.world_size} GPUs ({value:.1%})"
+                        f"{point.world_size} ranks ({value:.1%})"
                     )
                     break
     return lines

@@ -101,7 +101,7 @@ def test_advice_names_the_knee_and_the_limit() -> None:
     points += [point("w2", 2, 32, 25.0), point("w4", 4, 32, 40.0)]
     lines = advice(points, target=0.8)
     assert any("stops growing at a batch of 16" in line for line in lines)
-    assert any(line.startswith("weak scaling, batch 32 a GPU: efficiency falls under 80% at 4 GPUs") for line in lines)
+    assert any(line.startswith("weak scaling, batch 32 a rank: efficiency falls under 80% at 4 ranks") for line in lines)
 
 
 def test_several_jobs_are_told_apart() -> None:
@@ -113,7 +113,7 @@ def test_several_jobs_are_told_apart() -> None:
         for batch, ms in zip((8, 16), times, strict=True)
     ]
     (line,) = advice(both)
-    assert line.startswith("compile=off: 1 GPU: throughput stops growing at a batch of 8")
+    assert line.startswith("compile=off: 1 rank: throughput stops growing at a batch of 8")
     points = [
         Point(id=one.id, run_dir=None, overrides=[], baseline=False, status="completed", measured=one,
               config=parse_config({"batch_size": one.rank_batch, "world_size": 1}))
