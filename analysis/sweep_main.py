@@ -42,7 +42,7 @@ def report(sweeps: tuple[Path, ...], out: Path | None, target: float, allow_part
         progress.next("bootstrapping intervals")
         summary = summarise_sweep(points, target)
         progress.next("drawing figures")
-        write_report(summary, points, target_folder, " and ".join(sweep.resolve().name for sweep in sweeps))
+        write_report(summary, points, target_folder, ", ".join(sweep.resolve().name for sweep in sweeps))
     console = Console(highlight=False, quiet=quiet)
     show_sweep(summary, console)
     console.print(f"\nReport: {target_folder / 'report.html'}, {target_folder / 'report.md'}")

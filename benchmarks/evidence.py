@@ -46,9 +46,7 @@ class Evidence:
         with ThreadPoolExecutor(JOBS) as pool:
             for name, (job, batches) in jobs.items():
                 for batch in batches:
-                    pool.submit(
-                        self._sweep, name, [*job, f"batch_size={batch}"], self.out / "scaling" / f"{name}-{batch}"
-                    )
+                    pool.submit(self._sweep, [*job, f"batch_size={batch}"], self.out / "scaling" / f"{name}-{batch}")
         good = True
         for name, (_, batches) in jobs.items():
             sweeps = [found for batch in batches for found in _sweeps(self.out / "scaling" / f"{name}-{batch}")]
@@ -56,13 +54,19 @@ class Evidence:
             good &= call([*RANKSCOPE, "report", *map(str, sweeps), "--out", str(target)])
         return good
 
-    def _sweep(self, name: str, overrides: list[str], folder: Path) -> None:
+    def _sweep(self, overrides: list[str], folder: Path) -> None:
         found = _sweeps(folder)
         if found:
             call([*RANKSCOPE, "run", "--resume", str(found[0])])
             return
         ranks = ",".join(map(str, self.ranks))
-        common = [f"world_size={ranks}", f"repeats={self.repeats}", "steps=10", f"name={name}", f"runs_dir='{folder}'"]
+        common = [
+            f"world_size={ranks}",
+            f"repeats={self.repeats}",
+            "steps=10",
+            f"name={folder.name}",
+            f"runs_dir='{folder}'",
+        ]
         call([*RANKSCOPE, "run", "-m", *overrides, *common, *self.more])
 
     def scenarios(self) -> bool:

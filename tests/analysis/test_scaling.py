@@ -101,7 +101,9 @@ def test_advice_names_the_knee_and_the_limit() -> None:
     points += [point("w2", 2, 32, 25.0), point("w4", 4, 32, 40.0)]
     lines = advice(points, target=0.8)
     assert any("stops growing at a batch of 16" in line for line in lines)
-    assert any(line.startswith("weak scaling, batch 32 a rank: efficiency falls under 80% at 4 ranks") for line in lines)
+    assert any(
+        line.startswith("weak scaling, batch 32 a rank: efficiency falls under 80% at 4 ranks") for line in lines
+    )
 
 
 def test_several_jobs_are_told_apart() -> None:
