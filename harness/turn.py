@@ -8,8 +8,9 @@ it: shared by every rank that sets up, held alone by rank 0 of the run that meas
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Self, TextIO
 
 from rankscope.conf.run_dir import PassDir
 from rankscope.harness.progress import Progress
@@ -25,34 +26,48 @@ class Turn:
 
     def __init__(self, path: str | None, pass_dir: PassDir, rank: int) -> None:
         self._file = None if path is None else Path(path).open("a")
-        self._said = pass_dir.turn
-        self._rank = rank
+        self._measures = pass_dir.turn  # exists once rank 0 holds the lock alone
+        self._leads = rank == 0
 
     def __enter__(self) -> Self:
-        """Wait until no run measures: from here on the rank may touch a GPU."""
-        if self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_SH)
+        """Wait until no other run measures: from here on the rank may touch a GPU."""
+        if (file := self._file) is not None:
+            self._wait(lambda: self._measures.exists() or _shared(file))
         return self
 
     def measure(self, progress: Progress) -> None:
-        """Wait until no run sets up and none measures; every rank of a run calls this, between two collectives.
+        """Wait until no other run sets up or measures; every rank of a run calls this, between two collectives.
 
         Rank 0 waits for the lock, the others for what it then leaves in the folder of the pass.
         """
         if self._file is None:
             return
         progress.enter("turn")
-        if self._rank == 0:
+        if self._leads:
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._said.touch()
+            self._measures.touch()
         else:
             fcntl.flock(self._file, fcntl.LOCK_UN)
-            parent = os.getppid()
-            while not self._said.exists() and os.getppid() == parent:
-                time.sleep(_POLL_S)
+            self._wait(self._measures.exists)
         progress.enter("setup")
 
     def __exit__(self, *error: object) -> None:
         if self._file is not None:
             fcntl.flock(self._file, fcntl.LOCK_UN)  # a loader's processes have the file open, too
             self._file.close()
+
+    @staticmethod
+    def _wait(condition: Callable[[], bool]) -> None:
+        """Wait for a condition, or until torchrun has ended."""
+        parent = os.getppid()
+        while not condition() and os.getppid() == parent:
+            time.sleep(_POLL_S)
+
+
+def _shared(file: TextIO) -> bool:
+    """Whether the lock is had, shared with others that set up."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
