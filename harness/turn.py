@@ -6,7 +6,6 @@ it: shared by every rank that sets up, held alone by rank 0 of the run that meas
 """
 
 import fcntl
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +31,7 @@ class Turn:
     def __enter__(self) -> Self:
         """Wait until no other run measures: from here on the rank may touch a GPU."""
         if (file := self._file) is not None:
-            self._wait(lambda: self._measures.exists() or _shared(file))
+            _wait(lambda: self._measures.exists() or _shared(file))
         return self
 
     def measure(self, progress: Progress) -> None:
@@ -48,7 +47,7 @@ class Turn:
             self._measures.touch()
         else:
             fcntl.flock(self._file, fcntl.LOCK_UN)
-            self._wait(self._measures.exists)
+            _wait(self._measures.exists)
         progress.enter("setup")
 
     def __exit__(self, *error: object) -> None:
@@ -56,12 +55,10 @@ class Turn:
             fcntl.flock(self._file, fcntl.LOCK_UN)  # a loader's processes have the file open, too
             self._file.close()
 
-    @staticmethod
-    def _wait(condition: Callable[[], bool]) -> None:
-        """Wait for a condition, or until torchrun has ended."""
-        parent = os.getppid()
-        while not condition() and os.getppid() == parent:
-            time.sleep(_POLL_S)
+
+def _wait(condition: Callable[[], bool]) -> None:
+    while not condition():  # a rank whose torchrun has ended is ended, too: die_with_parent, or under nsys the shield
+        time.sleep(_POLL_S)
 
 
 def _shared(file: TextIO) -> bool:
