@@ -1,4 +1,4 @@
-"""Writing files so that a reader never meets half of one: to a temporary name beside the target, then renamed."""
+"""Files of a run: what is written is renamed from a temporary name beside it, so that no reader meets half of it."""
 
 import json
 import os
@@ -23,6 +23,14 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` to `path`, whole or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def text_of(path: Path) -> str:
+    """Return what a log says, nothing where it cannot be read."""
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def read_json(path: Path) -> Any:

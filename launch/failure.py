@@ -16,9 +16,10 @@ from typing import Any, Literal
 import msgspec
 
 from rankscope.conf import PassDir, RankDir
+from rankscope.conf.files import text_of
 from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch.progress import RankProgress
-from rankscope.launch.stuck import furthest_behind, main_stack, text_of
+from rankscope.launch.stuck import furthest_behind, main_stack
 from rankscope.launch.torchrun import Ended
 
 Kind = Literal[

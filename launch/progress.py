@@ -37,8 +37,8 @@ def read_progress(pass_dir: PassDir) -> dict[int, RankProgress]:
 
 
 def stand_still(before: Mapping[int, RankProgress], now: Mapping[int, RankProgress]) -> bool:
-    """Whether no rank came further; one that waits for its turn does, which lasts as long as other runs measure."""
-    if any(progress.phase == TURN for progress in now.values()):
+    """Whether no rank came further, though they do not all wait for their run's turn, which others may make long."""
+    if now and all(progress.phase == TURN for progress in now.values()):
         return False
     return {rank: said.place for rank, said in before.items()} == {rank: said.place for rank, said in now.items()}
 

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
 from rankscope.conf import PassDir
+from rankscope.conf.files import text_of
 from rankscope.launch.progress import RankProgress
 
 _INNERMOST = 3
@@ -38,14 +38,6 @@ def main_stack(text: str) -> list[str]:
     main = [frames for frames in threads if any("<frozen runpy>" in frame or "runpy.py" in frame for frame in frames)]
     frames = (main or threads or [[]])[-1]
     return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]
-
-
-def text_of(path: Path) -> str:
-    """Return what a log says, nothing where it cannot be read."""
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
 
 
 def _waits(stack: list[str]) -> bool:

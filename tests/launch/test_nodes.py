@@ -129,6 +129,7 @@ def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(
     assert alignment["error_bound_us"] < 20_000 and alignment["causality_violations"] == 0
     if fault == "data":
         assert (summary["stragglers"]["rank"], summary["stragglers"]["cause"]) == (1, "data")
+        assert summary["per_rank"][1]["data_stall_ms"] == pytest.approx(1000, rel=0.02)
         assert 850 <= summary["stragglers"]["lateness_ms"] <= 1500  # a busy machine delays either rank by itself
 
 

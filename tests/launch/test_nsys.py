@@ -152,7 +152,7 @@ def test_interrupted_in_the_window(signum: signal.Signals, tmp_path: Path) -> No
     overrides = ("passes=[nsys]", "profile.active=1000000", f"run_dir={run_dir}")
     launcher = start_launcher(*overrides, analysis=ANALYSIS)
     progress = run_dir / "passes" / "nsys" / "ranks" / "0" / "progress.json"
-    wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps", 120)
+    wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps")
     launcher.send_signal(signum)
     _, err = launcher.communicate(timeout=180)
     assert launcher.returncode == 128 + signum
@@ -235,7 +235,7 @@ def test_a_killed_launcher_leaves_nothing(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     launcher = start_launcher("passes=[nsys]", "profile.active=1000000", f"run_dir={run_dir}")
     progress = run_dir / "passes" / "nsys" / "ranks" / "0" / "progress.json"
-    wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps", 120)
+    wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps")
     launcher.kill()
     launcher.communicate()
     wait_for(lambda: of_run(run_dir) == [], "the ranks and nsys to end")

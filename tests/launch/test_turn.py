@@ -53,4 +53,5 @@ def test_who_waits_for_a_turn_is_no_stall() -> None:
     assert stand_still({0: early}, {0: early}) and stand_still({}, {}) and stand_still({0: sets_up}, {0: sets_up})
     assert not stand_still({0: early}, {0: late})
     assert not stand_still({0: sets_up}, {0: sets_up, 1: sets_up})
-    assert not stand_still({0: waits, 1: sets_up}, {0: waits, 1: sets_up})
+    assert not stand_still({0: waits, 1: waits}, {0: waits, 1: waits})
+    assert stand_still({0: waits, 1: sets_up}, {0: waits, 1: sets_up}), "rank 1 hangs, and rank 0 waits for it"
