@@ -141,7 +141,7 @@ def test_cancelled_and_given_up(cluster: Cluster, tmp_path: Path) -> None:
     assert begun["given-up"].returncode == 130, said
     assert folders["cancelled"].read_record()["status"] == "cancelled"
     assert folders["given-up"].read_record()["status"] == "interrupted"
-    assert all(of_run(folder.path) == [] for folder in folders.values())
+    wait_for(lambda: all(of_run(folder.path) == [] for folder in folders.values()), "the ranks to end")
     cluster.wait_idle(2)
 
 
@@ -168,4 +168,4 @@ def test_a_node_is_lost(cluster: Cluster, tmp_path: Path) -> None:
     failure = folder.read_record()["failure"]
     assert failure["kind"] == "node_fail"
     cluster.wait_idle(2)
-    assert of_run(folder.path) == []
+    wait_for(lambda: of_run(folder.path) == [], "the ranks to end")
