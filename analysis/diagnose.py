@@ -32,6 +32,7 @@ def facts_of(analysis: "Analysis") -> Facts:
     return Facts(
         steps=steps.take(np.isin(steps["step"], chosen)),
         verdict=analysis.verdict,
+        cause_share=analysis.options.thresholds.cause_share,
         calls=analysis.calls,
         activity=activity.take(np.isin(activity["step"], chosen)),
         syncs=syncs.take(np.isin(syncs["step"], chosen)),

@@ -25,7 +25,7 @@ def straggler(facts: Facts, limits: Limits) -> Finding | None:
         ranks = [costliest]
     elif verdict.rank is not None:  # late more often than any other, by less than one that was late once
         own = [item.excess_ns for item in verdict.per_step if item.rank in ranks]
-        cause, shares = cause_of({name: sum(excess[name] for excess in own) for name in own[0]})
+        cause, shares = cause_of({name: sum(excess[name] for excess in own) for name in own[0]}, facts.cause_share)
     gain = sum(item.recoverable_ns for item in verdict.per_step if item.rank in ranks) / verdict.steps_judged
     evidence = {
         "verdict": verdict.verdict,

@@ -58,7 +58,8 @@ def throttled(facts: Facts, limits: Limits) -> Finding | None:
     own, usual = facts.clocks[verdict.rank], statistics.median(others)
     if own["clock_mhz"] > (1 - limits.clock_share) * usual:
         return None
-    gain = sum(item.recoverable_ns for item in verdict.per_step) / verdict.steps_judged
+    own_steps = [item for item in verdict.per_step if item.rank == verdict.rank]
+    gain = sum(item.recoverable_ns for item in own_steps) / verdict.steps_judged
     evidence = {
         "clock_mhz": round(own["clock_mhz"], 1),
         "others_clock_mhz": round(usual, 1),

@@ -12,7 +12,7 @@ import numpy as np
 from rankscope.analysis.advice import ADVICE
 from rankscope.analysis.ceilings import Ceilings
 from rankscope.analysis.limits import Limits
-from rankscope.analysis.stragglers import Verdict
+from rankscope.analysis.stragglers import Thresholds, Verdict
 from rankscope.analysis.table import UNKNOWN, Column, Table
 from rankscope.conf import RunConfig
 
@@ -34,6 +34,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: Table  # one row a step and rank
     verdict: Verdict
+    cause_share: float = Thresholds().cause_share
     calls: Table | None = None  # collectives of all steps, one row a call and rank
     activity: Table | None = None  # activity.ACTIVITY with `rank`, rows as in `steps`
     syncs: Table | None = None  # activity.SYNCS with `rank`

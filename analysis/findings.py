@@ -38,6 +38,7 @@ _ROUGH_ON_A_CPU = ("exposed_comm", "no_overlap", "large_last_bucket", "small_buc
 _SAME_TIME = (
     ("data_stall", "first_batch", "straggler_data"),
     ("copy_bound", "straggler_copy"),
+    ("throttled", "straggler_compute"),
     ("host_gap", "host_bound_launch", "straggler_host"),
     (
         "exposed_comm",

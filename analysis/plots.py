@@ -3,11 +3,7 @@
 from collections.abc import Callable, Sequence
 from io import BytesIO
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter

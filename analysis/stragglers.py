@@ -36,6 +36,7 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     lateness_ns: int
     excess_ns: dict[str, int]  # by cause: how much more of it than the median of the others
+    cause: str | None = None  # by `Thresholds.cause_share`
 
     @property
     def recoverable_ns(self) -> int:
@@ -91,7 +92,9 @@ def judge(
         amount = int(late["lateness_ns"][worst])
         if amount > 0 and amount >= thresholds.share_of_step * step_ns and amount > thresholds.residuals * bound:
             rank, row = int(late["rank"][worst]), _onset(calls, int(late["row"][worst]))
-            per_step.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=explain(row)))
+            excess = explain(row)
+            cause, _ = cause_of(excess, thresholds.cause_share)
+            per_step.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause))
     return _over_run(per_step, len(found), thresholds)
 
 
@@ -131,7 +134,7 @@ def _over_run(per_step: list[StepVerdict], judged: int, thresholds: Thresholds) 
     )
 
 
-def cause_of(excess_ns: dict[str, int], needed: float = 2 / 3) -> tuple[str | None, dict[str, float]]:
+def cause_of(excess_ns: dict[str, int], needed: float) -> tuple[str | None, dict[str, float]]:
     """Return the cause that covers at least `needed` of the excess (else `mixed`), and all shares."""
     total = sum(excess_ns.values())
     if total <= 0:

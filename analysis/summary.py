@@ -250,14 +250,8 @@ def _stragglers(analysis: Analysis, confirmed: bool | None) -> Json:
                 "step": item.step,
                 "rank": item.rank,
                 "lateness_ms": ms(item.lateness_ns),
-                "cause": _cause(item.excess_ns),
+                "cause": item.cause,
             }
             for item in verdict.per_step
         ],
     }
-
-
-def _cause(excess: dict[str, int]) -> str | None:
-    from rankscope.analysis.stragglers import cause_of
-
-    return cause_of(excess)[0]

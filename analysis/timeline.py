@@ -16,7 +16,6 @@ from rankscope.analysis.errors import AnalysisError
 from rankscope.analysis.intervals import Intervals, covers
 from rankscope.analysis.pipeline import Analysis
 from rankscope.analysis.rank_data import RankData
-from rankscope.analysis.stragglers import cause_of
 from rankscope.analysis.table import UNKNOWN, Table
 from rankscope.analysis.timeline_ranges import host_ranges, on_device
 from rankscope.analysis.timeline_tiles import lanes, tile
@@ -203,7 +202,7 @@ def _lateness(analysis: Analysis, steps: Sequence[int]) -> tuple[dict[int, dict[
             start=int(calls["start_ns"][call]),
             others=int(calls["start_ns"][call]) - amount,
             late=found is not None,
-            cause=None if found is None else cause_of(found.excess_ns, analysis.options.thresholds.cause_share)[0],
+            cause=None if found is None else found.cause,
             excess_ns={} if found is None else found.excess_ns,
         )
     return lateness, marks

@@ -8,12 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
-import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
-
-from matplotlib import colors
+from matplotlib import colors, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -62,7 +58,7 @@ def figure(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -
 
 def save(drawn: Figure, path: Path, kind: str) -> None:
     """Write a figure as PNG or SVG; letters stay letters, and the same figure gives the same bytes."""
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "rankscope"}):
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "rankscope"}):
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
         drawn.savefig(path, format=kind, dpi=110, metadata=metadata)
 

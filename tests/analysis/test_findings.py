@@ -9,14 +9,15 @@ import pytest
 import yaml
 
 import rankscope.conf
-from rankscope.analysis import load, summarise
+from rankscope.analysis import findings, load, summarise
 from rankscope.analysis.activity import is_matmul, uses_tensor_cores
 from rankscope.analysis.advice import ADVICE
 from rankscope.analysis.ceilings import Ceilings
 from rankscope.analysis.facts import Facts
 from rankscope.analysis.limits import Limits, parse
 from rankscope.analysis.main import main
-from rankscope.analysis.stragglers import CAUSES, StepVerdict, Verdict
+from rankscope.analysis.pipeline import Options
+from rankscope.analysis.stragglers import CAUSES, StepVerdict, Thresholds, Verdict
 
 from .made_facts import (
     MS,
@@ -177,6 +178,22 @@ def test_reasons_to_throttle_are_named() -> None:
     assert one.evidence["reasons"] == ["software power cap", "hardware thermal slowdown"] and one.ranks == [1]
 
 
+def test_lower_clocks_promise_only_the_time_of_their_own_rank() -> None:
+    """Rank 1 costs 15 ms in one of four steps, rank 0 costs 40 ms in another: lower clocks on rank 1 cost 15 / 4."""
+    per_step = [
+        StepVerdict(step=step, rank=rank, lateness_ns=MS, excess_ns=dict.fromkeys(CAUSES, 0) | {"compute": cost * MS})
+        for step, rank, cost in ((4, 1, 15), (5, 0, 40))
+    ]
+    verdict = Verdict(
+        verdict="intermittent", rank=1, cause="compute", lateness_ns=MS, steps_judged=4, per_step=per_step
+    )
+    clocks = {0: {"clock_mhz": 1980.0, "reasons": 1}, 1: {"clock_mhz": 1500.0, "reasons": 4}}
+    case = found(facts(verdict=verdict, clocks=clocks))
+    assert case["throttled"].recoverable_ms == 3.75
+    shared = {item.id: item.evidence.get("same_time_as") for item in findings.with_shared_time(list(case.values()))}
+    assert shared == {"straggler_compute": None, "throttled": "straggler_compute"}
+
+
 def test_ranks_whose_lateness_costs_next_to_nothing_are_not_named() -> None:
     def rotating(small_ms: float) -> list[int]:
         costs = {0: small_ms, 1: 40.0}
@@ -314,3 +331,12 @@ def test_the_planted_fault_comes_first(name: str, top: str, rank: list[int], low
 
 def test_nothing_is_found_where_nothing_was_planted() -> None:
     assert of_trace("big_baseline_w4") == []
+
+
+def test_one_share_decides_every_cause() -> None:
+    """With a share that no cause can reach, every cause is mixed: of the run, of each step, of the finding."""
+    options = Options(thresholds=Thresholds(cause_share=1.01), cache=False)
+    summary = summarise(load(TRACES / "big_straggler_gpu_w4", options=options))
+    assert summary["stragglers"]["cause"] == "mixed"
+    assert {item["cause"] for item in summary["stragglers"]["per_step"]} == {"mixed"}
+    assert "straggler_mixed" in {item["id"] for item in summary["findings"]}

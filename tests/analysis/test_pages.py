@@ -1,6 +1,8 @@
 """The HTML reports in a real headless browser: no script errors, no network, readable on a desk and on a phone."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,3 +40,13 @@ def test_scaling_report(width: int, sweep: Path, open_page: OpenPage) -> None:
     assert page.locator("img").count() >= 1 and page.locator("table").count() >= 2
     assert "out of memory" in page.locator("tr.failed").inner_text()
     assert axe_violations(page) == []
+
+
+def test_drawing_leaves_the_users_matplotlib_backend_as_it_is() -> None:
+    code = (
+        "import matplotlib; matplotlib.use('svg')\n"
+        "import rankscope.analysis.plots, rankscope.analysis.timeline_figure\n"
+        "print(matplotlib.get_backend())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "svg"
