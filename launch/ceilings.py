@@ -18,16 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope.conf import ConfigError, RunConfig, save_config
-from rankscope.conf.ceilings_file import cache_folder, path_for
 from rankscope.conf.files import write_json
 from rankscope.conf.host import host_name
+from rankscope.conf.user_cache import cache_folder, path_for
 from rankscope.launch.cli import run_command
-from rankscope.launch.compose import compose
-from rankscope.launch.environment import usable_cores
-from rankscope.launch.preflight import refuse
-from rankscope.launch.processes import MARK, Stop, end, mark, start
-from rankscope.launch.record import say
-from rankscope.launch.torch_facts import TorchFacts, torch_facts
+from rankscope.launch.configure.compose import compose
+from rankscope.launch.configure.preflight import refuse
+from rankscope.launch.run.record import say
+from rankscope.launch.system.environment import usable_cores
+from rankscope.launch.system.processes import MARK, Stop, end, mark, start
+from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
 
 _GRACE_S = 5.0
 _HELP = """\

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.analysis.ceilings import load, of_run
-from rankscope.conf.ceilings_file import cache_folder
+from rankscope.analysis.measure.ceilings import load, of_run
+from rankscope.conf.user_cache import cache_folder
 from rankscope.launch.ceilings import main
 
 
