@@ -18,7 +18,7 @@ import atheris
 
 with atheris.instrument_imports(include=["rankscope.analysis"]):
     from rankscope.analysis import AnalysisError, load, summarise
-    from rankscope.analysis.result import Options
+    from rankscope.analysis.options import Options
 
 ROOT = Path(__file__).parents[1]
 KINDS = {"trace": "rank0.json", "export": "rank0.sqlite"}
