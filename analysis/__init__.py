@@ -6,14 +6,22 @@ In a notebook: `rankscope.analysis.load("runs/...")` gives an `Analysis`, whose 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rankscope.analysis.errors import AnalysisError, Notice
-    from rankscope.analysis.pipeline import Analysis, Options, load
-    from rankscope.analysis.summary import summarise
-    from rankscope.analysis.watched import monitor_steps
+    from rankscope.analysis.core.notices import AnalysisError, Notice
+    from rankscope.analysis.monitor_steps import monitor_steps
+    from rankscope.analysis.pipeline import load
+    from rankscope.analysis.result import Analysis, Options
+    from rankscope.analysis.show.summary import summarise
 
 __all__ = ["Analysis", "AnalysisError", "Notice", "Options", "load", "monitor_steps", "summarise"]
 
-_HOMES = {"AnalysisError": "errors", "Notice": "errors", "monitor_steps": "watched", "summarise": "summary"}
+_HOMES = {
+    "Analysis": "result",
+    "Options": "result",
+    "AnalysisError": "core.notices",
+    "Notice": "core.notices",
+    "monitor_steps": "monitor_steps",
+    "summarise": "show.summary",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -2,6 +2,6 @@
 
 import sys
 
-from rankscope.analysis.main import main
+from rankscope.analysis.commands.analyze import main
 
 sys.exit(main(sys.argv[1:]))

@@ -6,115 +6,36 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from rankscope.analysis import (
-    analysed,
-    facts,
-    grouped,
-    nsys_sizes,
-    nsys_sources,
-    ranks,
-    readers,
-    sources,
-    stragglers,
-)
-from rankscope.analysis.breakdown import exposed_of_each, measure_steps
-from rankscope.analysis.cache import prune, user_folder
-from rankscope.analysis.ceilings import Ceilings
-from rankscope.analysis.clock import Alignment, align
-from rankscope.analysis.collectives import match
-from rankscope.analysis.diagnose import ceilings_of, diagnose
-from rankscope.analysis.errors import AnalysisError, Notice
-from rankscope.analysis.identity import identify, missing_notices, mixed_jobs, world_size_of
-from rankscope.analysis.limits import Limits
-from rankscope.analysis.prepare import prepare
-from rankscope.analysis.progress import Progress
-from rankscope.analysis.rank_data import RankData
-from rankscope.analysis.ranks import Job, Outcome
-from rankscope.analysis.table import Column, Table
-from rankscope.analysis.trace import RankTrace
-from rankscope.analysis.waits import split_waits
+from rankscope.analysis.align import borrowed_sizes
+from rankscope.analysis.align.clock import align
+from rankscope.analysis.align.match import match
+from rankscope.analysis.align.nsys_groups import with_groups
+from rankscope.analysis.align.waits import split_waits
+from rankscope.analysis.core import group_by
+from rankscope.analysis.core.notices import AnalysisError, Notice
+from rankscope.analysis.core.progress import Progress
+from rankscope.analysis.core.table import Column, Table
+from rankscope.analysis.explain import stragglers
+from rankscope.analysis.explain.gather import ceilings_of, diagnose
+from rankscope.analysis.measure import step_choice
+from rankscope.analysis.measure.breakdown import exposed_of_each, measure_steps
+from rankscope.analysis.rank import workers
+from rankscope.analysis.rank.cache import prune
+from rankscope.analysis.rank.identity import identify, missing_notices, mixed_jobs, world_size_of
+from rankscope.analysis.rank.prepare import prepare
+from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.rank.workers import Job, Outcome
+from rankscope.analysis.read import reader as readers
+from rankscope.analysis.read import sources
+from rankscope.analysis.read.nsys import reports
+from rankscope.analysis.read.rank_trace import RankTrace
+from rankscope.analysis.result import Analysis, Options
 from rankscope.conf import RunDir, RunDirError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be set about an analysis."""
-
-    thresholds: stragglers.Thresholds = stragglers.Thresholds()
-    limits: Limits = Limits()
-    borrow_sizes: bool = True  # of a run's nsys pass: collectives' sizes from the torch pass, where it has none
-    cache: bool = True  # keep what was found of each rank in the user's cache folder, and use what is there
-    cache_folder: Path | None = None  # keep it there instead
-    fast: bool | None = None  # read with the accelerated scanner; None: where it is installed and pays
-    only_ranks: frozenset[int] | None = None  # read and analyse these alone; waits need every rank of a group
-    only_steps: tuple[int | None, int | None] | None = None  # analyse steps from the first to the second, inclusive
-    executor: Any = None  # concurrent.futures.Executor for the work per rank; None: processes where they pay
-    progress: bool = False  # show a progress bar on a terminal
-    ceilings: Path | None = None  # what the node can do; None: of a run, where `rankscope ceilings` has measured it
-    nsys_steps: str | None = None  # name or regular expression of the NVTX ranges that are steps; None: recognised
-
-
-class Analysis(msgspec.Struct, kw_only=True):
-    """Everything that was found out about one recording."""
-
-    ranks: list[RankData]
-    world_size: int
-    missing_ranks: list[int]
-    notices: list[Notice]
-    alignment: Alignment
-    calls: Table  # one row a record of a collective and rank
-    step_table: Table  # one row a step and rank, all steps
-    late_table: Table  # lateness of each rank in each step
-    steps_analysed: list[int]
-    steps_judged: list[int]
-    verdict: stragglers.Verdict
-    findings: list[facts.Finding]
-    options: Options = Options()
-    run_dir: RunDir | None = None
-    pass_name: str | None = None  # of `run_dir`: the pass that was analysed
-    ceilings: Ceilings | None = None  # what the recording node can do, where it was measured
-
-    @property
-    def profiler(self) -> str:
-        """The pass that was analysed (torch, light, nsys); of traces from elsewhere, the one that they resemble."""
-        return self.pass_name or ("nsys" if self.ranks[0].source == "nsys" else "torch")
-
-    @property
-    def analysed_steps(self) -> Table:
-        """The rows of `step_table` that count."""
-        return self.step_table.take(np.isin(self.step_table["step"], self.steps_analysed))
-
-    def kernels(self) -> "pd.DataFrame":
-        """Return every device record that counts (see docs/tables.md), times on the common clock."""
-        from rankscope.analysis.frames import kernels
-
-        return kernels(self).to_pandas()
-
-    def collectives(self) -> "pd.DataFrame":
-        """Return one row a collective call and rank (see docs/tables.md)."""
-        from rankscope.analysis.frames import collectives
-
-        return collectives(self).to_pandas()
-
-    def steps(self) -> "pd.DataFrame":
-        """Return one row a step and rank (see docs/tables.md)."""
-        from rankscope.analysis.frames import steps
-
-        return steps(self).to_pandas()
-
-    def segments(self) -> "pd.DataFrame":
-        """Return one row a step and rank: its lateness and the collective where it was latest."""
-        from rankscope.analysis.frames import segments
-
-        return segments(self).to_pandas()
-
+from rankscope.conf.user_cache import user_folder
 
 _NAMED_ONE_BY_ONE = 8  # missing ranks
 _NO_ROWS = np.zeros(0, np.int64)
@@ -123,16 +44,28 @@ _NO_ROWS = np.zeros(0, np.int64)
 def load(*paths: str | Path, options: Options | None = None) -> Analysis:
     """Analyse a run folder, a folder of traces, or trace files; `AnalysisError` when there are no numbers."""
     options = options or Options()
-    found = nsys_sources.expand(sources.find([Path(path) for path in paths]), options.nsys_steps)
+    found = reports.expand(sources.find([Path(path) for path in paths]), options.nsys_steps)
     if options.only_ranks is not None:
         found = _only(found, options.only_ranks)
     outcomes, notices = _read(found, options)
     data, more = identify(outcomes)
     if len(paths) == 1 and options.borrow_sizes:
-        data = nsys_sizes.borrow(data, Path(paths[0]))
+        data = _with_borrowed_sizes(data, Path(paths[0]))
     notices = [*found.notices, *notices, *more]
     analysis = analyse_ranks(data, options, world_size=found.world_size, run_dir=found.run_dir)
     return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices], pass_name=found.pass_name)
+
+
+def _with_borrowed_sizes(data: list[RankData], folder: Path) -> list[RankData]:
+    """Return the ranks of an nsys pass with the sizes of collectives that its torch pass has."""
+    torch_pass = borrowed_sizes.lender(data, folder)
+    if torch_pass is None:
+        return data
+    try:
+        torch = load(torch_pass, options=Options(cache=False))
+    except AnalysisError:
+        return data  # a run's own analysis names what is wrong with it
+    return borrowed_sizes.borrow(data, torch.ranks, torch.steps_judged)
 
 
 def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size: int | None = None) -> Analysis:
@@ -147,7 +80,7 @@ def analyse_ranks(
     notices = [notice for item in data for notice in item.notices]
     data = [msgspec.structs.replace(item, notices=[]) for item in data]
     size = world_size_of(data, world_size)
-    data = nsys_sources.with_groups(data, size)
+    data = with_groups(data, size)
     absent = sorted(set(range(size)) - {item.rank for item in data if item.complete})
     missing = [rank for rank in absent if options.only_ranks is None or rank in options.only_ranks]
     left_out = [rank for rank in absent if rank not in set(missing)]
@@ -171,16 +104,16 @@ def _analyse(
     calls = match(data if not whole else whole)
     alignment = align(calls, whole or data)
     calls = split_waits(calls, alignment, frozenset(item.rank for item in whole))
-    rows = grouped.positions(calls["rank"])
+    rows = group_by.positions(calls["rank"])
     measured = Table({name: calls[name] for name in ("start", "end", "ready_ns", "wait_ns")})
     tables = [measure_steps(item, measured.take(rows.get(item.rank, _NO_ROWS)), alignment) for item in whole or data]
     calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
-    chosen, left_out = analysed.choose(whole or data, steps)
+    chosen, left_out = step_choice.choose(whole or data, steps)
     if options.only_steps is not None:
-        chosen, more = analysed.only(chosen, options.only_steps)
+        chosen, more = step_choice.only(chosen, options.only_steps)
         left_out += more
-    judged = analysed.judged(chosen, steps)
+    judged = step_choice.judged(chosen, steps)
     late = stragglers.lateness(calls)
     counted = steps.take(np.isin(steps["step"], chosen))
     if undecided or not chosen:
@@ -221,7 +154,7 @@ def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) ->
 
 def jobs(found: sources.Sources, options: Options) -> list[Job]:
     """Return the work on each rank, in the order of the files."""
-    fast = ranks.use_scanner(found.files) if options.fast is None else options.fast
+    fast = workers.use_scanner(found.files) if options.fast is None else options.fast
     cached = options.cache_folder or user_folder() if options.cache else None
     by_rank: defaultdict[object, list[sources.Source]] = defaultdict(list)
     for source in found.files:
@@ -231,7 +164,7 @@ def jobs(found: sources.Sources, options: Options) -> list[Job]:
 
 def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list[Notice]]:
     """Read and prepare every rank; one that gives no numbers becomes a notice, and the others go on."""
-    outcomes = ranks.prepare_all(jobs(found, options), options.executor, Progress(shown=options.progress))
+    outcomes = workers.prepare_all(jobs(found, options), options.executor, Progress(shown=options.progress))
     if options.cache_folder is None and any(outcome.kept for outcome in outcomes):
         prune(user_folder())
     notices = [notice for outcome in outcomes for notice in outcome.notices]

@@ -17,8 +17,8 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(include=["rankscope.analysis"]):
-    from rankscope.analysis import AnalysisError, events, kineto, load, nsys, nsys_export, nsys_ranges, summarise  # noqa: F401
-    from rankscope.analysis.pipeline import Options
+    from rankscope.analysis import AnalysisError, load, summarise
+    from rankscope.analysis.result import Options
 
 ROOT = Path(__file__).parents[1]
 KINDS = {"trace": "rank0.json", "export": "rank0.sqlite"}

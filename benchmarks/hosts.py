@@ -17,7 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rankscope.analysis import Options, load, summarise
-from tests.analysis.timelines import MS, Plan, simulate
+from tests.analysis.simulated_jobs import MS, Plan, simulate
 
 
 def job(ranks: int, each: int, fault: str, hosts: frozenset[int], seed: int) -> Plan:

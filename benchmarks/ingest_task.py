@@ -22,14 +22,14 @@ def analyze(cache: bool) -> float:
 
 
 def read(task: str) -> float:
-    from rankscope.analysis import kineto
+    from rankscope.analysis.read.kineto import reader as kineto
 
     if FAST:
         kineto.warm_up()
     if task == "parquet":
         import pyarrow.parquet  # noqa: F401
 
-        from rankscope.analysis.ingest import ingest
+        from rankscope.analysis.read.kineto.to_parquet import ingest
 
         with tempfile.TemporaryDirectory() as folder:
             began = time.perf_counter()
@@ -44,10 +44,10 @@ def limit(task: str) -> float:
     """Do a part of reading only."""
     import numpy as np
 
-    from rankscope.analysis.columns import Codes
-    from rankscope.analysis.events import EventReader
-    from rankscope.analysis.scanner import WINDOW, Scanner, kernels
-    from rankscope.analysis.stream import Stream
+    from rankscope.analysis.read.decode import Codes
+    from rankscope.analysis.read.kineto.events import EventReader
+    from rankscope.analysis.read.kineto.fast.scanner import WINDOW, Scanner, kernels
+    from rankscope.analysis.read.kineto.stream import Stream
 
     path = PATH.with_name(PATH.name + ".gz") if task == "gunzip" else PATH
     index = kernels()[0]

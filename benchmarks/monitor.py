@@ -25,10 +25,10 @@ import torch.distributed as dist
 
 from rankscope.conf import RunConfig, parse_config
 from rankscope.harness import Monitor
-from rankscope.harness.data import make_batches
-from rankscope.harness.process_group import RankContext, join, leave
-from rankscope.harness.replica import Replica
-from rankscope.harness.trainer import make_optimizer
+from rankscope.harness.group.process_group import RankContext, join, leave
+from rankscope.harness.reference.data import make_batches
+from rankscope.harness.reference.replica import Replica
+from rankscope.harness.reference.train import make_optimizer
 
 WARMUP = 50
 CAUSES = {"compute": "compute", "host": "host", "data": "data"}

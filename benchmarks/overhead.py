@@ -21,20 +21,20 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from rankscope.conf import RankDir, RunConfig, parse_config
 from rankscope.harness import Monitor
-from rankscope.harness.data import Batches, make_batches
-from rankscope.harness.faults import Faults
-from rankscope.harness.loop import Loop
-from rankscope.harness.marks import Source
-from rankscope.harness.nvtx_ranges import TorchEmitter
-from rankscope.harness.observer import Observer
-from rankscope.harness.process_group import RankContext, join
-from rankscope.harness.profiler import StepProfiler
-from rankscope.harness.progress import Progress
-from rankscope.harness.ranges import Ranges
-from rankscope.harness.replica import Replica
-from rankscope.harness.step_timer import StepTimer
-from rankscope.harness.steps import Steps
-from rankscope.harness.trainer import Trainer
+from rankscope.harness.faults.planted import Faults
+from rankscope.harness.group.process_group import RankContext, join
+from rankscope.harness.observe.marks import Source
+from rankscope.harness.observe.observer import Observer
+from rankscope.harness.record.nvtx import TorchEmitter
+from rankscope.harness.record.progress import Progress
+from rankscope.harness.record.ranges import Ranges
+from rankscope.harness.record.step_timer import StepTimer
+from rankscope.harness.record.steps import Steps
+from rankscope.harness.record.torch_profiler import StepProfiler
+from rankscope.harness.reference.data import Batches, make_batches
+from rankscope.harness.reference.loop import Loop
+from rankscope.harness.reference.replica import Replica
+from rankscope.harness.reference.train import Trainer
 
 GOALS = {
     "bare loop": "1 but for noise",

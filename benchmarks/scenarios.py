@@ -28,8 +28,8 @@ import yaml
 
 from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.schema import RunConfig
-from rankscope.launch.compose import compose, option_groups
-from rankscope.launch.torch_facts import torch_facts
+from rankscope.launch.configure.compose import compose, option_groups
+from rankscope.launch.system.torch_facts import torch_facts
 
 CLEAN = ("none",)
 HEAD = (

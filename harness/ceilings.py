@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 
 from rankscope.conf import load_config
-from rankscope.conf.ceilings_file import SCHEMA
 from rankscope.conf.files import write_json
-from rankscope.harness.process_group import RankContext, die_with_parent, join, leave
+from rankscope.conf.user_cache import SCHEMA
+from rankscope.harness.group.process_group import RankContext, die_with_parent, join, leave
 
 _GPU_SIZES = tuple(1 << shift for shift in range(10, 31, 2))  # 1 KiB to 1 GiB
 _CPU_SIZES = tuple(1 << shift for shift in range(10, 27, 2))  # to 64 MiB

@@ -8,7 +8,7 @@ The parts of a step are found from torch's own calls. Once everything is recorde
 
 from typing import TYPE_CHECKING, Any
 
-from rankscope.harness.instrument import Marker
+from rankscope.harness.observe.instrument import Marker
 from rankscope.harness.recorder import Recorder
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rankscope.harness.instrument import Marker
+from rankscope.harness.observe.instrument import Marker
 from rankscope.harness.recorder import Recorder
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ without waiting for them. docs/monitor.md has the definitions, the false-alarm r
 from collections.abc import Callable
 from pathlib import Path
 
-from rankscope.harness.instrument import Instrument
-from rankscope.harness.marks import Source
-from rankscope.harness.verdicts import Event
-from rankscope.harness.watch import Watch
+from rankscope.harness.observe.instrument import Instrument
+from rankscope.harness.observe.marks import Source
+from rankscope.harness.watch.judge import Event
+from rankscope.harness.watch.watch import Watch
 
 
 class Monitor(Instrument):

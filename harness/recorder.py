@@ -11,10 +11,10 @@ for inputs, targets in recorder.loader(loader):
 import sys
 from typing import TYPE_CHECKING
 
-from rankscope.harness.instrument import Instrument
+from rankscope.harness.observe.instrument import Instrument
 
 if TYPE_CHECKING:
-    from rankscope.harness.script import ScriptJob
+    from rankscope.harness.script.job import ScriptJob
 
 
 class Recorder(Instrument):
@@ -38,5 +38,5 @@ class Recorder(Instrument):
 
 def _job() -> "ScriptJob | None":
     """Return the recorded job of this process; only one that rankscope started has the module loaded."""
-    module = sys.modules.get("rankscope.harness.script")
+    module = sys.modules.get("rankscope.harness.script.job")
     return None if module is None else module.current()

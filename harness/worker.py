@@ -7,11 +7,11 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from rankscope.conf.run_dir import RankDir, RunDir
-from rankscope.harness.interrupt import saving
-from rankscope.harness.nvtx_ranges import under_nsys
-from rankscope.harness.process_group import die_with_parent
-from rankscope.harness.progress import answer_for_stacks
-from rankscope.harness.recording import Recording, one_line
+from rankscope.harness.group.interrupt import saving
+from rankscope.harness.group.process_group import die_with_parent
+from rankscope.harness.record.nvtx import under_nsys
+from rankscope.harness.record.progress import answer_for_stacks
+from rankscope.harness.record.recording import Recording, one_line
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +49,11 @@ def _run(recording: Recording) -> None:
         import torch._dynamo  # noqa: F401  DDP imports it, which takes seconds: better while another run measures
     with recording.turn:
         if config.script is not None:
-            from rankscope.harness import script
+            from rankscope.harness.script import job as script
 
             script.run(recording)
         else:
-            from rankscope.harness import reference
+            from rankscope.harness.reference import job as reference
 
             reference.run(recording)
 

@@ -7,7 +7,6 @@ type, backend and number of ranks, which `rankscope analyze` finds by itself for
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,15 +18,16 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope.conf import ConfigError, RunConfig, save_config
-from rankscope.conf.ceilings_file import cache_folder, path_for
 from rankscope.conf.files import write_json
+from rankscope.conf.host import host_name
+from rankscope.conf.user_cache import cache_folder, path_for
 from rankscope.launch.cli import run_command
-from rankscope.launch.compose import compose
-from rankscope.launch.environment import usable_cores
-from rankscope.launch.preflight import refuse
-from rankscope.launch.processes import MARK, Stop, end, mark, start
-from rankscope.launch.record import say
-from rankscope.launch.torch_facts import TorchFacts, torch_facts
+from rankscope.launch.configure.compose import compose
+from rankscope.launch.configure.preflight import refuse
+from rankscope.launch.run.record import say
+from rankscope.launch.system.environment import usable_cores
+from rankscope.launch.system.processes import MARK, Stop, end, mark, start
+from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
 
 _GRACE_S = 5.0
 _HELP = """\
@@ -82,7 +82,7 @@ def _path(config: RunConfig, facts: TorchFacts) -> Path:
     on_cpu = config.device == "cpu" or not facts.devices
     device = "cpu" if on_cpu else str(facts.devices[0]["name"])
     backend = config.backend if config.backend != "auto" else "gloo" if on_cpu else "nccl"
-    return path_for(cache_folder(), socket.gethostname(), device, backend, config.world_size)
+    return path_for(cache_folder(), host_name(), device, backend, config.world_size)
 
 
 def _measure(config: RunConfig, path: Path, stop: Stop) -> None:

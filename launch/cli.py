@@ -5,8 +5,8 @@ from collections.abc import Callable
 import click
 
 from rankscope.conf import ConfigError, RunDirError
-from rankscope.launch.processes import Interrupted
-from rankscope.launch.record import REFUSED, say
+from rankscope.launch.run.record import REFUSED, say
+from rankscope.launch.system.processes import Interrupted
 
 
 def run_command(name: str, work: Callable[[], int], hint: str) -> int:

@@ -11,13 +11,13 @@ from rankscope.conf import ConfigError
 from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch import sweep
 from rankscope.launch.cli import run_command
-from rankscope.launch.compose import compose, submission
-from rankscope.launch.preflight import refuse, refuse_submission
-from rankscope.launch.processes import Stop
-from rankscope.launch.record import PARTIAL, REFUSED, Recorded, analyse, record, say
+from rankscope.launch.configure.compose import compose, submission
+from rankscope.launch.configure.preflight import refuse, refuse_submission
+from rankscope.launch.configure.usage import usage
+from rankscope.launch.run.record import PARTIAL, REFUSED, Recorded, analyse, record, say
 from rankscope.launch.submitted import run_one
-from rankscope.launch.torch_facts import torch_facts
-from rankscope.launch.usage import usage
+from rankscope.launch.system.processes import Stop
+from rankscope.launch.system.torch_facts import torch_facts
 
 _SWEEP_FLAGS = {"-m", "--multirun", "--resume"}
 

@@ -16,11 +16,11 @@ import msgspec
 from rankscope.conf import ConfigError, RunConfig, RunDir
 from rankscope.conf.run_dir import Status
 from rankscope.conf.sections import SlurmConfig
-from rankscope.launch import slurm
-from rankscope.launch.failure import Failure, Kind
-from rankscope.launch.nodes import Node
-from rankscope.launch.processes import Interrupted, Stop
-from rankscope.launch.record import Recorded, finish, say
+from rankscope.launch.run.failure import Failure, Kind
+from rankscope.launch.run.nodes import Node
+from rankscope.launch.run.record import Recorded, finish, say
+from rankscope.launch.system import slurm
+from rankscope.launch.system.processes import Interrupted, Stop
 
 _ITS_OWN = ("COMPLETED", "FAILED")  # the run ended by itself
 _KINDS: dict[str, Kind] = {

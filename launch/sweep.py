@@ -16,14 +16,15 @@ import msgspec
 from rankscope.conf import ConfigError, RunConfig, RunDir
 from rankscope.conf.sections import SlurmConfig
 from rankscope.conf.sweep_dir import PointRecord, SweepDir, SweepRecord
-from rankscope.launch import slurm, submitted
-from rankscope.launch.compose import compose, submission
-from rankscope.launch.failure import Failure
-from rankscope.launch.points import plan
-from rankscope.launch.preflight import refuse, refuse_submission
-from rankscope.launch.processes import MARK, Interrupted, Stop, end, mark, start
-from rankscope.launch.record import PARTIAL, analyse, record, say, status_of
-from rankscope.launch.torch_facts import TorchFacts, torch_facts
+from rankscope.launch import submitted
+from rankscope.launch.configure.compose import compose, submission
+from rankscope.launch.configure.preflight import refuse, refuse_submission
+from rankscope.launch.configure.sweep_points import plan
+from rankscope.launch.run.failure import Failure
+from rankscope.launch.run.record import PARTIAL, analyse, record, say, status_of
+from rankscope.launch.system import slurm
+from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
 
 _REPORT = ("-m", "rankscope.conf.cli", "report")
 _GRACE_S = 5.0

@@ -8,10 +8,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from rankscope.analysis import Analysis, kineto, load, summarise
-from rankscope.analysis.pipeline import Options, analyse_traces
-from rankscope.analysis.table import Table
-from rankscope.analysis.trace import RankTrace
+from rankscope.analysis import Analysis, load, summarise
+from rankscope.analysis.core.table import Table
+from rankscope.analysis.pipeline import analyse_traces
+from rankscope.analysis.read.kineto import reader as kineto
+from rankscope.analysis.read.rank_trace import RankTrace
+from rankscope.analysis.result import Options
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 MS = 1_000_000

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from rankscope.analysis import load, summarise
-from rankscope.analysis.errors import AnalysisError
-from rankscope.analysis.report import report
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.show.markdown import report
 from rankscope.conf import RunDir
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rankscope.harness import gpu_state
-from rankscope.harness.gpu_state import COLUMNS, GpuState
-from rankscope.harness.step_timer import SCHEMA
+from rankscope.harness.record import gpu_state
+from rankscope.harness.record.gpu_state import COLUMNS, GpuState
+from rankscope.harness.record.step_timer import SCHEMA
 
 from .test_parts import context_of
 

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from rankscope.harness.marks import Marks, Source, samples_of
-from rankscope.harness.ranges import Ranges
-from rankscope.harness.step_timer import StepTimer
+from rankscope.harness.observe.marks import Marks, Source, samples_of
+from rankscope.harness.record.ranges import Ranges
+from rankscope.harness.record.step_timer import StepTimer
 
 
 class Listener:

@@ -13,18 +13,18 @@ from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from rankscope.conf import ConfigError, PassDir, RankDir, RunConfig, parse_config
-from rankscope.harness import disk
-from rankscope.harness.data import Batches, make_batches
-from rankscope.harness.faults import Faults, InjectedFault
-from rankscope.harness.modules import ModuleRanges
-from rankscope.harness.process_group import RankContext
-from rankscope.harness.progress import reporting
-from rankscope.harness.ranges import Ranges
-from rankscope.harness.replica import Replica
-from rankscope.harness.schedule import phases
-from rankscope.harness.step_timer import StepTimer
-from rankscope.harness.trainer import Trainer
-from rankscope.harness.turn import Turn
+from rankscope.harness.faults.planted import Faults, InjectedFault
+from rankscope.harness.group.process_group import RankContext
+from rankscope.harness.record.progress import reporting
+from rankscope.harness.record.ranges import Ranges
+from rankscope.harness.record.schedule import phases
+from rankscope.harness.record.step_timer import StepTimer
+from rankscope.harness.record.turn import Turn
+from rankscope.harness.reference import datasets_on_disk
+from rankscope.harness.reference.data import Batches, make_batches
+from rankscope.harness.reference.module_ranges import ModuleRanges
+from rankscope.harness.reference.replica import Replica
+from rankscope.harness.reference.train import Trainer
 from rankscope.models import SampleSpec
 
 RUNS = ("first", "second", "third")
@@ -131,8 +131,8 @@ def test_fewer_samples_than_a_batch_are_refused() -> None:
 def test_a_data_set_on_disk_is_made_once(
     model: str, data: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "IMAGES", 4)
-    monkeypatch.setattr(disk, "TOKENS", 1000)
+    monkeypatch.setattr(datasets_on_disk, "IMAGES", 4)
+    monkeypatch.setattr(datasets_on_disk, "TOKENS", 1000)
     config = config_of(model={"name": model}, data={"name": data, "root": str(tmp_path / "data")})
     shape = {"tokens": (16,), "image": (3, 32, 32)}[kind]
     spec = SampleSpec(kind=kind, shape=shape, classes=10)  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def test_a_data_set_on_disk_is_made_once(
 
 
 def test_images_are_cut_to_size_and_centred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "IMAGES", 2)
+    monkeypatch.setattr(datasets_on_disk, "IMAGES", 2)
     config = config_of(model={"name": "resnet"}, data={"name": "images", "root": str(tmp_path)})
     inputs, _, _ = make_batches(config, context_of(), SampleSpec(kind="image", shape=(3, 32, 32), classes=2)).next()
     assert inputs.dtype == torch.float32

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from rankscope.conf import RankDir
 from rankscope.conf.sections import ProfileConfig
-from rankscope.harness.gloo_threads import wait_until_idle
-from rankscope.harness.profiler import StepProfiler
+from rankscope.harness.group.gloo_threads import wait_until_idle
+from rankscope.harness.record.torch_profiler import StepProfiler
 
 from .test_parts import context_of
 

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rankscope.harness.exact_tests import Values, _u_counts, fisher, u_statistic, u_threshold
-from rankscope.harness.verdicts import JUDGED, REFERENCE, SPEED, LateRank, Speed, own_parts
-from rankscope.harness.voice import MOST, STEPS, Voice
+from rankscope.harness.watch.exact_tests import Values, _u_counts, fisher, u_statistic, u_threshold
+from rankscope.harness.watch.judge import JUDGED, REFERENCE, SPEED, LateRank, Speed, own_parts
+from rankscope.harness.watch.log_limit import MOST, STEPS, Voice
 
 MS = 1e6
 EVERY = 5

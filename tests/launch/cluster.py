@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from .hosts import Hosts, two_hosts
+from .run.hosts import Hosts, two_hosts
 
 _FILES = Path(__file__).parent / "slurm"
 _START_S, _STOP_S = 180.0, 5.0

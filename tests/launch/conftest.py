@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from rankscope.launch import record as recorder
+from rankscope.launch.run import record
 
 TINY = (
     *("world_size=2", "batch_size=2", "device=cpu", "model=mlp", "model.size=tiny", "steps=3", "warmup_steps=1"),
@@ -71,4 +71,4 @@ def start_launcher(
 
 @pytest.fixture
 def stub_analysis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_ANALYSIS", ANALYSIS)
+    monkeypatch.setattr(record, "_ANALYSIS", ANALYSIS)

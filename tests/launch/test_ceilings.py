@@ -1,13 +1,12 @@
 """`rankscope ceilings` with real ranks on a CPU: what it measures, that it is kept, and where the analysis finds it."""
 
 import json
-import socket
 from pathlib import Path
 
 import pytest
 
-from rankscope.analysis.ceilings import load, of_run
-from rankscope.conf.ceilings_file import cache_folder
+from rankscope.analysis.measure.ceilings import load, of_run
+from rankscope.conf.user_cache import cache_folder
 from rankscope.launch.ceilings import main
 
 
@@ -16,6 +15,7 @@ def test_measured_once_and_found_by_the_analysis(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SLURMD_NODENAME", "node7")  # ranks of a SLURM job state this name as their host
     assert main(["device=cpu", "world_size=2", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     factors = {
@@ -35,7 +35,7 @@ def test_measured_once_and_found_by_the_analysis(
     captured = capfd.readouterr()
     assert "measuring" not in captured.err and "Bus bandwidth" in captured.out
     assert max(map(len, captured.out.splitlines()[:-1])) <= 80
-    infos = [{"host": socket.gethostname(), "device_name": None, "backend": "gloo"}] * 2
+    infos = [{"host": "node7", "device_name": None, "backend": "gloo"}] * 2
     assert of_run(infos, cache_folder()) == load(path)
     assert of_run(infos[:1], cache_folder()) is None  # other ranks, other numbers
 

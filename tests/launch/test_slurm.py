@@ -14,7 +14,7 @@ from rankscope.conf.sweep_dir import SweepDir
 
 from .cluster import Cluster, Failed, slurm
 from .conftest import TINY, of_run, read_json, wait_for
-from .hosts import missing
+from .run.hosts import missing
 
 _WHY_NOT = missing()
 pytestmark = [
@@ -58,7 +58,7 @@ def without(program: str, folder: Path) -> str:
 
 
 def test_the_doctor_says_whether_it_answers(cluster: Cluster) -> None:
-    code = "from rankscope.launch.slurm_doctor import check; print(check())"
+    code = "from rankscope.launch.doctor.slurm import check; print(check())"
     said = cluster.ask(sys.executable, "-c", code)
     assert "state='works'" in said and "controller host1 is up; submitit" in said
 

@@ -11,9 +11,9 @@ import pytest
 
 from rankscope.conf import ConfigError
 from rankscope.conf.sweep_dir import SweepDir
-from rankscope.launch.compose import compose
+from rankscope.launch.configure.compose import compose
+from rankscope.launch.configure.sweep_points import baselines, expand, plan
 from rankscope.launch.main import main
-from rankscope.launch.points import baselines, expand, plan
 
 from .conftest import of_run, wait_for
 

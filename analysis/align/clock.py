@@ -1,0 +1,248 @@
+"""One clock for all ranks, from the instants at which collectives end, with the error that is left.
+
+Comes in: matched calls (`collectives.match`) in each rank's own time. Goes out: an `Alignment`, which turns a rank's
+time into the common one. A unit is a host where hosts are known (its ranks share a clock), else a rank.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rankscope.analysis.align.probes import Probed, probed, shared_clock_error
+from rankscope.analysis.core import group_by
+from rankscope.analysis.core.kinds import SYNCHRONISING
+from rankscope.analysis.core.table import Column, Table
+from rankscope.analysis.rank.rank_data import RankData
+
+_ROUNDS = 4  # of alternating medians; the first already starts from pairwise medians
+_MIN_POINTS = 20  # collectives that carry a drift
+_BLOCKS = 8
+_SIGNIFICANT = 5.0  # standard errors from which on a drift is claimed; below, correcting it would add noise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alignment:
+    """Offsets and drifts per rank, against the reference rank, and how far they can be trusted."""
+
+    method: str  # shared_clock | collective_ends | probes | none
+    reference_rank: int
+    offset_ns: dict[int, int]  # this rank's clock minus the reference's, at `origin`
+    drift: dict[int, float]  # ns a ns; absent where the window cannot carry one
+    origin: int  # ns on the reference clock
+    unaligned: frozenset[int] = frozenset()  # ranks that share no synchronising collective with the reference
+    residual_ns: Column = field(default_factory=lambda: np.zeros(0, np.int64))  # |own end - median of the others'|
+    spread_ns: Column = field(default_factory=lambda: np.zeros(0, np.int64))  # latest minus earliest end of each call
+    feasible_width_ns: int | None = None  # what causality leaves open, for the rank where it leaves most
+    causality_violations: int = 0
+    clock_error_ns: int | None = None  # of a clock that the ranks share, by their probes, where ends are loose
+    probed: dict[int, Probed] = field(default_factory=dict)  # what the probes say, whichever method was used
+
+    def to_common(self, rank: int, times: Column) -> Column:
+        """Turn times of a rank's clock (ns) into the reference's (ns)."""
+        shifted: Column = times - self.offset_ns.get(rank, 0)
+        drift = self.drift.get(rank, 0.0)
+        if drift:
+            shifted = shifted - np.rint((shifted - self.origin) * drift).astype(np.int64)
+        return shifted
+
+    def disagreements(self) -> dict[int, tuple[int, int]]:
+        """Return the ranks whose probes and collectives differ beyond their errors, as (difference, errors) in ns."""
+        found = {}
+        for rank, clock in self.probed.items() if self.method == "collective_ends" else ():
+            differs = abs(self.offset_ns.get(rank, 0) - clock.at(self.origin + clock.offset_ns))
+            limit = clock.error_ns + (self.bound_ns or 0)
+            if differs > limit:
+                found[rank] = differs, limit
+        return found
+
+    @property
+    def bound_ns(self) -> int | None:
+        """Error bound: what the probes of a shared clock leave, else p95 of the residual; None without either."""
+        if self.clock_error_ns is not None:
+            return self.clock_error_ns
+        return int(np.percentile(self.residual_ns, 95)) if len(self.residual_ns) else None
+
+
+def align(calls: Table, ranks: Sequence[RankData]) -> Alignment:
+    """Estimate every rank's clock from the ends of the matched, synchronising collectives of two or more ranks."""
+    numbers = [data.rank for data in ranks]
+    reference = min(numbers)
+    unit_of, method = _units(ranks)
+    kinds = np.array([word in SYNCHRONISING for word in calls.words["kind"]] + [False])
+    ends = calls.take((calls["call"] >= 0) & kinds[calls["kind"]])
+    ends = ends.take(group_by.sizes(ends["call"]) >= 2) if len(ends) else ends
+    if not len(ends):
+        return Alignment(method="none", reference_rank=reference, offset_ns={}, drift={}, origin=0)
+    unit = np.array([unit_of[rank] for rank in ends["rank"].tolist()])
+    call = np.cumsum(np.diff(ends["call"], prepend=ends["call"][0]) != 0)
+    units = max(unit_of.values()) + 1
+    offset, reached = _offsets(ends["end"], call, unit, units, unit_of[reference])
+    origin = int(np.sort(ends["end"] - offset[unit])[len(unit) // 2])
+    drift = _drifts(ends["end"] - offset[unit], call, unit, units, unit_of[reference]) if units > 1 else {}
+    if drift:  # what the offsets were before the drift was known is their value in the middle, but only roughly
+        slopes = np.array([drift.get(number, 0.0) for number in range(units)])
+        rest = ends["end"] - offset[unit] - origin
+        rest = rest - np.rint(rest * slopes[unit]).astype(np.int64)
+        offset = offset + group_by.median(rest - group_by.median(rest, call, int(call[-1]) + 1)[call], unit, units)
+        offset = offset - offset[unit_of[reference]]
+    alignment = Alignment(
+        method=method,
+        reference_rank=reference,
+        offset_ns={rank: int(offset[unit_of[rank]]) for rank in numbers},
+        drift={rank: drift[unit_of[rank]] for rank in numbers if unit_of[rank] in drift},
+        origin=origin,
+        unaligned=frozenset(rank for rank in numbers if not reached[unit_of[rank]]),
+        clock_error_ns=_probed(ranks) if method == "shared_clock" else None,
+    )
+    judged = _judged(alignment, ends, call)
+    clocks = probed(ranks)
+    chosen = _by_probes(judged, ranks, clocks)
+    if chosen is not judged:
+        chosen = _judged(chosen, ends, call)
+    return replace(chosen, probed=clocks)
+
+
+def _units(ranks: Sequence[RankData]) -> tuple[dict[int, int], str]:
+    hosts = [data.host_id for data in ranks]
+    if any(host is None for host in hosts):
+        return {data.rank: index for index, data in enumerate(ranks)}, "collective_ends"
+    index = {host: number for number, host in enumerate(dict.fromkeys(hosts))}
+    return {data.rank: index[data.host_id] for data in ranks}, "shared_clock" if len(index) == 1 else "collective_ends"
+
+
+def _probed(ranks: Sequence[RankData]) -> int | None:
+    """Return the error of a shared clock by its probes (ns); None for GPU records, whose stamps err by themselves."""
+    return shared_clock_error(ranks) if all(data.mode == "cpu" for data in ranks) else None
+
+
+def _by_probes(alignment: Alignment, ranks: Sequence[RankData], clocks: dict[int, Probed]) -> Alignment:
+    """Return the clocks of several hosts by their probes, where those err less than ends of collectives do.
+
+    That is so under gloo, whose ends are loose. The stamps of a GPU err by themselves: there only ends count.
+    """
+    bound = alignment.bound_ns
+    error = max((clock.error_ns for clock in clocks.values()), default=0)
+    several = alignment.method == "collective_ends" and any(clock.offset_ns or clock.drift for clock in clocks.values())
+    if not several or bound is None or error >= bound or any(data.mode != "cpu" for data in ranks):
+        return alignment
+    return replace(
+        alignment,
+        method="probes",
+        offset_ns={rank: clock.at(alignment.origin + clock.offset_ns) for rank, clock in clocks.items()},
+        drift={rank: clock.drift for rank, clock in clocks.items() if clock.drift},
+        unaligned=frozenset(),
+        clock_error_ns=error,
+    )
+
+
+def _offsets(end: Column, call: Column, unit: Column, units: int, reference: int) -> tuple[Column, Column]:
+    """Return each unit's offset (ns) against the reference unit, and whether it could be reached from there."""
+    offset, reached = _walk(_edges(end, call, unit, units), units, reference)
+    if units > 1:
+        calls = int(call[-1]) + 1
+        for _ in range(_ROUNDS):
+            instant = group_by.median(end - offset[unit], call, calls)
+            offset = group_by.median(end - instant[call], unit, units)
+            offset = offset - offset[reference]
+    return offset, reached
+
+
+def _edges(end: Column, call: Column, unit: Column, units: int) -> dict[int, dict[int, int]]:
+    """Return the median difference of ends between units that meet in a call: edges[a][b] = clock b - clock a."""
+    first = group_by.starts_of(call)
+    base = first[call]
+    other = unit != unit[base]
+    pair, index = np.unique(unit[base][other] * units + unit[other], return_inverse=True)
+    middle = group_by.median((end - end[base])[other], index, len(pair))
+    edges: defaultdict[int, dict[int, int]] = defaultdict(dict)
+    for key, difference in zip(pair.tolist(), middle.tolist(), strict=True):
+        a, b = divmod(key, units)
+        edges[a][b], edges[b][a] = difference, -difference
+    return edges
+
+
+def _walk(edges: dict[int, dict[int, int]], units: int, reference: int) -> tuple[Column, Column]:
+    """Add up the edges from the reference outwards, breadth first."""
+    offset, reached = np.zeros(units, np.int64), np.zeros(units, bool)
+    reached[reference] = True
+    queue = deque([reference])
+    while queue:
+        unit = queue.popleft()
+        for neighbour, difference in edges.get(unit, {}).items():
+            if not reached[neighbour]:
+                reached[neighbour] = True
+                offset[neighbour] = offset[unit] + difference
+                queue.append(neighbour)
+    return offset, reached
+
+
+def _drifts(end: Column, call: Column, unit: Column, units: int, reference: int) -> dict[int, float]:
+    """Return the drift of each unit against the reference unit where the window carries a slope."""
+    instant = group_by.median(end, call, int(call[-1]) + 1)[call]
+    slopes = {}
+    for number, rows in group_by.positions(unit).items():
+        found = _slope((instant[rows] - instant[0]).astype(float), (end - instant)[rows].astype(float))
+        if found is not None:
+            slopes[number] = found
+    if reference not in slopes:
+        return {}
+    drifts = {}
+    for number, (slope, error) in slopes.items():
+        relative, uncertainty = slope - slopes[reference][0], np.hypot(error, slopes[reference][1])
+        if number != reference and abs(relative) > _SIGNIFICANT * uncertainty:
+            drifts[number] = relative
+    return drifts
+
+
+def _slope(x: Column, y: Column) -> tuple[float, float] | None:
+    """Return a robust slope and its standard error, None with few points.
+
+    Ends within a step err together, so single points would make the error look too small: medians of blocks in
+    time are compared (Theil-Sen), and what they leave beside the line is the error.
+    """
+    if len(x) < _MIN_POINTS:
+        return None
+    order = np.array_split(np.argsort(x, kind="stable"), _BLOCKS)
+    x, y = (np.array([np.median(values[rows]) for rows in order]) for values in (x, y))
+    i, j = np.triu_indices(_BLOCKS, 1)
+    slope = float(np.median((y[j] - y[i]) / np.maximum(x[j] - x[i], 1.0)))
+    rest = y - slope * x
+    noise = float(np.sqrt(((rest - np.median(rest)) ** 2).sum() / (_BLOCKS - 2)))
+    return slope, noise / float(np.sqrt(_BLOCKS) * max(x.std(), 1.0))
+
+
+def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:
+    """Fill in what is left after alignment: residuals, spread, causality."""
+    start, end = on_common_clock(alignment, ends)
+    latest, earliest = group_by.highest(start, call), group_by.lowest(end, call)
+    first = group_by.starts_of(call)
+    at_reference = ends["rank"] == alignment.reference_rank
+    known = np.zeros(int(call[-1]) + 1, bool)
+    known[call[at_reference]] = True
+    ref_start, ref_end = np.zeros(len(known), np.int64), np.zeros(len(known), np.int64)
+    ref_start[call[at_reference]], ref_end[call[at_reference]] = start[at_reference], end[at_reference]
+    widths = []
+    for rank, rows in group_by.positions(ends["rank"]).items():
+        rows = rows[known[call[rows]]]
+        if len(rows) and rank != alignment.reference_rank:
+            widths.append(int((end[rows] - ref_start[call[rows]]).min() - (start[rows] - ref_end[call[rows]]).max()))
+    return Alignment(
+        **{name: getattr(alignment, name) for name in ("method", "reference_rank", "offset_ns", "drift", "origin")},
+        unaligned=alignment.unaligned,
+        residual_ns=np.abs(end - group_by.median_of_others(end, call)),
+        spread_ns=(group_by.highest(end, call) - earliest)[first],
+        feasible_width_ns=max(widths, default=None),
+        causality_violations=int((latest > earliest)[first].sum()),
+        clock_error_ns=alignment.clock_error_ns,
+    )
+
+
+def on_common_clock(alignment: Alignment, table: Table) -> tuple[Column, Column]:
+    """Return start and end of each row of a table with a `rank` column, on the common clock (ns)."""
+    start, end = table["start"].copy(), table["end"].copy()
+    for rank, rows in group_by.positions(table["rank"]).items():
+        start[rows] = alignment.to_common(rank, start[rows])
+        end[rows] = alignment.to_common(rank, end[rows])
+    return start, end

@@ -1,0 +1,43 @@
+"""Whom a communicator of NCCL holds: the ranks that used it. An export names communicators, not their members."""
+
+from collections import defaultdict
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.table import UNKNOWN
+from rankscope.analysis.rank.rank_data import RankData
+
+_BY_GROUP_SIZE = frozenset({"allgather", "reducescatter", "alltoall"})  # NCCL states the bytes of one rank's part
+
+
+def with_groups(ranks: list[RankData], world_size: int) -> list[RankData]:
+    """Name the members of each communicator: the ranks that used it. Then NCCL's sizes can be told as totals."""
+    if not any(data.source == "nsys" for data in ranks):
+        return ranks
+    ranks = [data if data.world_size else msgspec.structs.replace(data, world_size=world_size) for data in ranks]
+    members: defaultdict[str, list[int]] = defaultdict(list)
+    for data in ranks:
+        for code in np.unique(data.comms["group"]).tolist():
+            if code >= 0:
+                members[data.comms.words["group"][code]].append(data.rank)
+    if len(ranks) > 1 and all(len(found) == 1 for found in members.values()):
+        members.clear()  # an identity that no two ranks share tells nothing
+    return [_with_members(data, members) if data.source == "nsys" else data for data in ranks]
+
+
+def _with_members(data: RankData, members: dict[str, list[int]]) -> RankData:
+    comms = data.comms
+    words = comms.words["group"]
+    size = np.array([len(members[word]) if word in members else UNKNOWN for word in words] + [UNKNOWN], np.int64)
+    group = np.where(np.array([word in members for word in words] + [False])[comms["group"]], comms["group"], -1)
+    group_size = np.where(comms["group_size"] == UNKNOWN, size[comms["group"]], comms["group_size"])
+    of_part = np.array([word in _BY_GROUP_SIZE for word in comms.words["kind"]] + [False])[comms["kind"]]
+    known = (comms["bytes"] != UNKNOWN) & (group_size != UNKNOWN)
+    total = np.where(known, comms["bytes"], 0) * np.where(known, group_size, 1)
+    sizes = np.where(of_part, np.where(known, total, UNKNOWN), comms["bytes"])
+    return msgspec.structs.replace(
+        data,
+        groups=data.groups | dict(members),
+        comms=comms.with_columns(group=group, group_size=group_size, bytes=sizes),
+    )

@@ -1,0 +1,59 @@
+"""What the recorded clock probes say of the ranks' clocks: an independent witness beside the ends of collectives.
+
+Comes in: `RankData` with probes before and after the window. Goes out: `Probed`, every host's clock as a line.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rankscope.analysis.rank.rank_data import RankData
+
+
+class Probed(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's clock minus rank 0's: `offset_ns` at `origin` and `drift` from there, right to within `error_ns`."""
+
+    origin: int
+    offset_ns: int
+    drift: float
+    error_ns: int
+
+    def at(self, time_ns: int) -> int:
+        """Return the offset at a time of the rank's clock (ns)."""
+        return self.offset_ns + round((time_ns - self.origin) * self.drift)
+
+
+def probed(ranks: Sequence[RankData]) -> dict[int, Probed]:
+    """Return the clock of every rank by the probes of its host; empty where a rank has none, or none is rank 0."""
+    if not ranks or min(data.rank for data in ranks) != 0 or not all(data.probes for data in ranks):
+        return {}
+    hosts: defaultdict[Any, list[RankData]] = defaultdict(list)
+    for data in ranks:
+        hosts[data.rank if data.host_id is None else data.host_id].append(data)
+    found = {}
+    for members in hosts.values():
+        own = any(data.rank == 0 for data in members)
+        best = min(members, key=lambda data: max(probe.rtt_ns for probe in data.probes))
+        for data in members:
+            line = _line(data)
+            found[data.rank] = msgspec.structs.replace(line, offset_ns=0, drift=0.0) if own else _line(best)
+    return found
+
+
+def _line(data: RankData) -> Probed:
+    """Return the line through a rank's first and last probe; its slope counts where it is beyond their errors."""
+    first, last = min(data.probes, key=lambda p: p.time_ns), max(data.probes, key=lambda p: p.time_ns)
+    error = max(first.rtt_ns, last.rtt_ns) // 2
+    moved, span = last.offset_ns - first.offset_ns, last.time_ns - first.time_ns
+    drift = moved / span if span > 0 and abs(moved) > (first.rtt_ns + last.rtt_ns) / 2 else 0.0
+    middle = (first.time_ns + last.time_ns) // 2
+    return Probed(origin=middle, offset_ns=(first.offset_ns + last.offset_ns) // 2, drift=drift, error_ns=error)
+
+
+def shared_clock_error(ranks: Sequence[RankData]) -> int | None:
+    """Return how far probes leave the ranks of one host from one clock (ns), None where a rank has none."""
+    if not all(data.probes for data in ranks):
+        return None
+    return max(abs(probe.offset_ns) + probe.rtt_ns for data in ranks for probe in data.probes)

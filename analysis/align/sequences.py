@@ -1,0 +1,105 @@
+"""One rank's calls in one group, as a sequence that can be laid beside another rank's."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rankscope.analysis.core.kinds import SYNCHRONISING
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.rank.rank_data import NO_STEP
+
+_MAX_SHIFT = 256
+# Sizes that every rank of a collective must agree on; all-to-all and scatter may be uneven.
+_EVEN = frozenset({"allreduce", "allgather", "reducescatter", "broadcast", "reduce"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequence:
+    """Calls in order: positions in the table they came from, and what is known of each (-1 or UNKNOWN: nothing)."""
+
+    rows: Column
+    step: Column
+    kind: Column
+    nelems: Column
+    dtype: Column
+    end: Column
+    synchronising: Column
+    left_over: Column  # from before the first step
+
+    @classmethod
+    def of(cls, part: Table, rows: Column) -> "Sequence":
+        """Take the rows of one rank, in the order in which they stand."""
+        words = part.words["kind"]
+        even = np.array([word in _EVEN for word in words] + [False])[part["kind"][rows]]
+        synchronising = np.array([word in SYNCHRONISING for word in words] + [False])[part["kind"][rows]]
+        return cls(
+            rows=rows,
+            step=part["step"][rows],
+            kind=part["kind"][rows],
+            nelems=np.where(even, part["in_nelems"][rows], UNKNOWN),
+            dtype=part["dtype"][rows],
+            end=part["end"][rows],
+            synchronising=synchronising,
+            left_over=part["left_over"][rows],
+        )
+
+    def take(self, chosen: Any) -> "Sequence":
+        """Return some of the calls."""
+        return Sequence(**{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__})
+
+    def before(self) -> "Sequence":
+        """Return the calls left over from before the first step."""
+        return self.take(self.left_over)
+
+    def between(self) -> "Sequence":
+        """Return the calls of no step that came after the first step began."""
+        return self.take((self.step == NO_STEP) & ~self.left_over)
+
+    def in_step(self, step: int) -> "Sequence":
+        """Return the calls of one step."""
+        return self.take(self.step == step)
+
+    def of_kind(self, kind: int) -> "Sequence":
+        """Return the calls of one kind."""
+        return self.take(self.kind == kind)
+
+    @property
+    def signatures(self) -> list[tuple[int, int, int]]:
+        """What must agree between ranks: kind, element count, dtype."""
+        return list(zip(self.kind.tolist(), self.nelems.tolist(), self.dtype.tolist(), strict=True))
+
+    def agrees(self, other: "Sequence") -> bool:
+        """Return whether the two have the same length and contradict each other nowhere."""
+        return len(self.rows) == len(other.rows) and not self._conflicts(other)
+
+    def _conflicts(self, other: "Sequence") -> int:
+        kind = (self.kind != other.kind) & (self.kind >= 0) & (other.kind >= 0)
+        nelems = (self.nelems != other.nelems) & (self.nelems != UNKNOWN) & (other.nelems != UNKNOWN)
+        dtype = (self.dtype != other.dtype) & (self.dtype >= 0) & (other.dtype >= 0)
+        return int((kind | nelems | dtype).sum())
+
+
+def best_shift(reference: Sequence, other: Sequence) -> int | None:
+    """Return d so that call i of `other` is call i + d of `reference`, None when no shift fits.
+
+    Among shifts without contradiction the one wins whose ends differ most evenly: ends of one collective are one
+    instant, so the right pairing leaves a constant offset between the clocks and a wrong one does not.
+    """
+    n, m = len(reference.rows), len(other.rows)
+    if not n or not m:
+        return None
+    scores = []
+    for shift in range(max(-(m - 1), -_MAX_SHIFT), min(n, _MAX_SHIFT + 1)):
+        low, high = max(0, shift), min(n, m + shift)
+        count = high - low
+        if count < (min(n, m) + 1) // 2:
+            continue
+        a, b = reference.take(slice(low, high)), other.take(slice(low - shift, high - shift))
+        if a._conflicts(b):
+            continue
+        difference = (a.end - b.end)[a.synchronising] if a.synchronising.any() else a.end - b.end
+        middle = np.sort(difference)[len(difference) // 2]
+        spread = float(np.median(np.abs(difference - middle)))
+        scores.append((spread / count, -count, abs(int(middle)), shift))
+    return min(scores)[-1] if scores else None

@@ -1,0 +1,58 @@
+"""Wait apart from transfer, for every record of a matched collective.
+
+Comes in: matched calls and an alignment. Goes out: the same table with common times and, per row, `ready_ns` (when
+the last rank had arrived), `wait_ns`, `transfer_ns`, `transfer_clockfree_ns`, `lateness_ns`; `UNKNOWN` where a
+member rank is missing or the record has no partner.
+"""
+
+import numpy as np
+
+from rankscope.analysis.align.clock import Alignment, on_common_clock
+from rankscope.analysis.align.match import group_members
+from rankscope.analysis.core import group_by
+from rankscope.analysis.core.kinds import POINT_TO_POINT, SYNCHRONISING
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+
+
+def split_waits(calls: Table, alignment: Alignment, present: frozenset[int]) -> Table:
+    """Return `calls` with the times above; `present` are the ranks that were read whole."""
+    start, end = on_common_clock(alignment, calls)
+    known = _known(calls, alignment, present)
+    call, blank = calls["call"], np.full(len(calls), UNKNOWN)
+    ready, clockfree, lateness = blank.copy(), blank.copy(), blank.copy()
+    if known.any():
+        rows = np.flatnonzero(known)  # calls are sorted, so the rows of one call stay together
+        last = group_by.highest(start[rows], call[rows])
+        # Where a collective may end on one rank before another has arrived (a broadcast's root), that rank did
+        # not wait any longer than it took part.
+        synchronising = _of_kind(calls, SYNCHRONISING)[rows]
+        ready[rows] = np.where(synchronising, last, np.minimum(last, end[rows]))
+        clockfree[rows] = group_by.lowest((end - start)[rows], call[rows])
+        lateness[rows] = start[rows] - group_by.median_of_others(start[rows], call[rows])
+    wait = np.where(known, ready - start, UNKNOWN)
+    transfer = np.where(known, end - ready, UNKNOWN)
+    return calls.with_columns(
+        start_ns=start,
+        end_ns=end,
+        ready_ns=ready,
+        wait_ns=wait,
+        transfer_ns=transfer,
+        transfer_clockfree_ns=clockfree,
+        lateness_ns=lateness,
+        matched=calls["call"] >= 0,
+    )
+
+
+def _of_kind(calls: Table, kinds: frozenset[str]) -> Column:
+    return np.array([word in kinds for word in calls.words["kind"]] + [False])[calls["kind"]]
+
+
+def _known(calls: Table, alignment: Alignment, present: frozenset[int]) -> Column:
+    """Return the rows whose call has every member of its group, all of them on the common clock."""
+    whole = np.zeros(len(calls.words["group_id"]) + 1, bool)
+    for code, word in enumerate(calls.words["group_id"]):
+        members = group_members(word)
+        whole[code] = members is not None and set(members) <= present and not set(members) & alignment.unaligned
+    single = calls["group_size"] == 1
+    known = (calls["call"] >= 0) & ~_of_kind(calls, POINT_TO_POINT) & (whole[calls["group_id"]] | single)
+    return np.asarray(known)

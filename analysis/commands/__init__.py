@@ -1,0 +1,1 @@
+"""One module a command: options in, an exit status out."""

@@ -1,0 +1,258 @@
+"""`rankscope analyze`: paths in; `summary.json`, tables and a printed summary out, and an exit status.
+
+0 numbers are valid, 3 partial, 2 no numbers (one line says why), 1 a bug.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import numpy as np
+from rich.console import Console
+
+from rankscope.analysis.commands.common import Location, output, run_command
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.core.table import Table
+from rankscope.analysis.explain.gather import config_of
+from rankscope.analysis.explain.limits import Limits, parse
+from rankscope.analysis.measure.ceilings import CeilingsError
+from rankscope.analysis.pipeline import load
+from rankscope.analysis.rank import dask as cluster
+from rankscope.analysis.result import Analysis, Options
+from rankscope.analysis.show.markdown import report
+from rankscope.analysis.show.summary import Json, error_summary, summarise
+from rankscope.analysis.show.tables import tables
+from rankscope.analysis.show.terminal import show
+from rankscope.analysis.show.untraced_summary import show_untraced, summarise_untraced
+from rankscope.conf import RunDir
+from rankscope.conf.files import replacing, write_json, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+OK, NO_NUMBERS, PARTIAL = 0, 2, 3
+
+
+def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Check a regular expression."""
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is no regular expression ({error})") from None
+    return text
+
+
+def ranks_option(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[int] | None:
+    """Read a list of ranks such as `0,3,8-15`."""
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
+        if match is None:
+            raise click.BadParameter(f"{text!r} is no list of ranks; write it like 0,3,8-15")
+        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+def _steps(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int | None, int | None] | None:
+    """Read a range of steps such as `5:8`, `5:` or `:8`."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d*):(\d*)", text)
+    if match is None or text == ":":
+        raise click.BadParameter(f"{text!r} is no range of steps; write it like 5:8")
+    return (int(match[1]) if match[1] else None), (int(match[2]) if match[2] else None)
+
+
+def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Limits:
+    """Read thresholds such as `high=0.2`."""
+    try:
+        return parse(items)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("rankscope analyze")
+@click.argument("paths", nargs=-1, required=True, type=Location())
+@click.option("--out", metavar="DIR", help="Folder or URL for summary.json and tables (a run: its analysis/).")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
+@click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
+@click.option("--only-ranks", metavar="LIST", callback=ranks_option, help="Read these ranks alone: 0,3,8-15.")
+@click.option(
+    "--only-steps", metavar="A:B", callback=_steps, help="Analyse steps A to B alone; A or B may be left out."
+)
+@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep nothing of them for the next time.")
+@click.option(
+    "--cache", "cache_folder", type=click.Path(path_type=Path), help="What `rankscope ingest --out` has kept."
+)
+@click.option("--dask", metavar="ADDRESS", help="Read the ranks on the Dask cluster whose scheduler is there.")
+@click.option(
+    "--nsys-steps",
+    metavar="PATTERN",
+    callback=_pattern,
+    help="Name or regular expression of the NVTX ranges that are steps; a group in it is the step's number.",
+)
+@click.option(
+    "--limits",
+    "limits",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=_limits,
+    help="A threshold of the findings, as in docs/findings.md; may be given again.",
+)
+@click.option(
+    "--ceilings",
+    type=click.Path(path_type=Path),
+    help="A file of `rankscope ceilings`: what the recording node can do (a run: found by itself).",
+)
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+def analyze(
+    paths: tuple[Path, ...],
+    out: str | None,
+    json_file: Path | None,
+    allow_partial: bool,
+    only_ranks: frozenset[int] | None,
+    only_steps: tuple[int | None, int | None] | None,
+    no_cache: bool,
+    cache_folder: Path | None,
+    dask: str | None,
+    nsys_steps: str | None,
+    limits: Limits,
+    ceilings: Path | None,
+    quiet: bool,
+) -> int:
+    """Say where the time of a distributed step goes, which rank is late, and why.
+
+    PATHS: a run folder, a pass folder, a folder of torch.profiler traces or of Nsight Systems reports, or such files.
+    """
+    console = Console(stderr=json_file == Path("-"), highlight=False)
+    try:
+        options = Options(
+            cache=not no_cache,
+            cache_folder=cache_folder,
+            executor=None if dask is None else cluster.executor(dask),
+            progress=not quiet,
+            only_ranks=only_ranks,
+            only_steps=only_steps,
+            nsys_steps=nsys_steps,
+            limits=limits,
+            ceilings=ceilings,
+        )
+        with output(out) as folder:
+            return _analyze(paths, folder, json_file, options, console, allow_partial=allow_partial, quiet=quiet)
+    except CeilingsError as error:
+        click.echo(f"rankscope: {error}", err=True)
+        return NO_NUMBERS
+    except AnalysisError as error:
+        click.echo(f"rankscope: {error}", err=True)
+        _write_json(error_summary(str(error), error.notices), json_file)
+        return NO_NUMBERS
+    except OSError as error:
+        click.echo(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True)
+        return NO_NUMBERS
+
+
+def _analyze(
+    paths: tuple[Path, ...],
+    out: Path | None,
+    json_file: Path | None,
+    options: Options,
+    console: Console,
+    *,
+    allow_partial: bool,
+    quiet: bool,
+) -> int:
+    """Analyse, print and write."""
+    untraced = summarise_untraced(paths)
+    if untraced is not None:
+        return _untraced(untraced, paths, out, json_file, console, quiet=quiet)
+    analysis = load(*paths, options=options)
+    summary = summarise(analysis)
+    if not quiet:
+        show(summary, console)
+    folder = _folder(paths, out)
+    if folder is not None:
+        _write(analysis, summary, folder, paths[0].resolve().name)
+        if not quiet:
+            console.print(
+                f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
+                f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
+            )
+    _write_json(summary, json_file)
+    return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
+
+
+def _untraced(
+    summary: Json, paths: tuple[Path, ...], out: Path | None, json_file: Path | None, console: Console, *, quiet: bool
+) -> int:
+    """Say what a run without a traced pass has to say."""
+    if not quiet:
+        show_untraced(summary, console)
+    folder = _folder(paths, out)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "summary.json", summary)
+    _write_json(summary, json_file)
+    return OK
+
+
+def main(argv: list[str]) -> int:
+    """Run the command with its arguments; returns the exit status."""
+    return run_command(analyze, argv)
+
+
+def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
+    """A run's analysis lies in the run; elsewhere nothing is written unless asked for."""
+    if out is not None:
+        return out
+    return RunDir(paths[0]).analysis if len(paths) == 1 and RunDir(paths[0]).record.exists() else None
+
+
+def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
+    import pyarrow.parquet as pq
+
+    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    made = tables(analysis)
+    for part, table in made.items():
+        with replacing(folder / "tables" / f"{part}.parquet") as temporary:
+            pq.write_table(table.to_arrow(), temporary, compression="zstd")
+    write_text(folder / "report.md", report(summary, analysis.run_dir))
+    if any(data.span is not None for data in analysis.ranks):
+        from rankscope.analysis.show.html import report_html
+
+        write_text(folder / "report.html", report_html(summary, analysis, name, made))
+    if "roofline" in made:
+        _draw_roofline(analysis, made["roofline"], folder / "figures" / "roofline.png")
+    if "memory" in made:
+        from rankscope.analysis.tables import memory_timeline
+
+        starts = analysis.step_table["start_ns"][analysis.step_table["rank"] == analysis.ranks[0].rank]
+        _draw(memory_timeline.figure(made["memory"], starts), folder / "figures" / "memory.png")
+    write_json(folder / "summary.json", summary)
+
+
+def _draw(figure: "Figure", path: Path) -> None:
+    from rankscope.analysis.sweep.figures import png
+
+    path.parent.mkdir(exist_ok=True)
+    with replacing(path) as temporary:
+        temporary.write_bytes(png(figure))
+
+
+def _draw_roofline(analysis: Analysis, table: Table, path: Path) -> None:
+    from rankscope.analysis.tables.roofline import figure, peaks
+
+    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
+    if config is None or not np.isfinite(table["intensity"]).any():
+        return
+    _draw(figure(table, *peaks(config, analysis.ceilings)), path)
+
+
+def _write_json(summary: Json, target: Path | None) -> None:
+    if target == Path("-"):
+        click.echo(json.dumps(summary, indent=1, allow_nan=False))
+    elif target is not None:
+        write_json(target, summary)

@@ -1,0 +1,121 @@
+"""`rankscope nsys-strip`: SQLite exports in; copies that hold what an analysis needs, and nothing private, out.
+
+Kept are kernels, copies, API calls, NVTX ranges, the strings they name, the kind of GPU, the session's start and the
+export's version.
+Gone are environments (but for RANK and WORLD_SIZE), command lines, paths, hosts, users, output, other processes.
+"""
+
+import os
+import sqlite3
+from pathlib import Path
+from urllib.parse import quote
+
+import click
+
+from rankscope.analysis.commands.common import run_command
+from rankscope.analysis.core.notices import UnreadableTraceError
+from rankscope.analysis.read.nsys.export import METADATA, Export
+from rankscope.conf.files import replacing
+
+# Table: which of its rows, and which columns are left empty.
+_TABLES = {
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("1", ("mangledName",)),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("1", ()),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": ("1", ()),
+    "CUPTI_ACTIVITY_KIND_MEMSET": ("1", ()),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("1", ("callchainId",)),
+    "NVTX_EVENTS": ("eventType IN (59, 60, 75)", ("jsonText", "jsonTextId", "category", "color")),
+    "NVTX_PAYLOAD_SCHEMAS": ("1", ()),
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": ("1", ()),
+    "NVTX_PAYLOAD_ENUMS": ("1", ()),
+    "NVTX_PAYLOAD_ENUM_ENTRIES": ("1", ()),
+    "TARGET_INFO_SESSION_START_TIME": ("1", ("localTime",)),
+    "TARGET_INFO_GPU": ("1", ("busLocation", "uuid", "luid", "pwGpuId", "ctxswDevPath", "ctrlDevPath")),
+    "ENUM_NSYS_EVENT_TYPE": ("1", ()),
+    "ENUM_CUDA_MEMCPY_OPER": ("1", ()),
+    "META_DATA_EXPORT": (f"name IN ({', '.join(map(repr, METADATA))})", ()),
+    "EXPORT_META_DATA": (f"name IN ({', '.join(map(repr, METADATA))})", ()),
+    "META_DATA_CAPTURE": (
+        "name = 'PROCESS_0:ENVIRONMENT_VARIABLE' AND (value GLOB 'RANK=\"*' OR value GLOB 'WORLD_SIZE=\"*')",
+        (),
+    ),
+}
+_NAMES = (
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "shortName"),
+    ("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName"),
+    ("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId"),
+    ("NVTX_EVENTS", "textId"),
+)
+
+
+def strip(source: Path, target: Path) -> None:
+    """Write the stripped copy of one export; raises `UnreadableTraceError` for what is none, `OSError`."""
+    export = Export(source, source.name)
+    try:
+        with replacing(target) as temporary:
+            database = sqlite3.connect(f"file:{quote(str(temporary.resolve()))}", isolation_level=None, uri=True)
+            try:
+                _copy(export, database, source)
+            except sqlite3.Error as error:
+                raise export.fail("damaged_export", f"cannot be copied ({error}); export it again") from None
+            finally:
+                database.close()
+    finally:
+        export.close()
+
+
+def _copy(export: Export, database: sqlite3.Connection, source: Path) -> None:
+    database.execute("PRAGMA journal_mode = OFF")
+    database.execute("ATTACH ? AS source", (f"file:{quote(str(source.resolve()))}?mode=ro&immutable=1",))
+    database.execute("BEGIN")
+    for table, (rows, emptied) in _TABLES.items():
+        if not export.has(table):
+            continue
+        columns = [str(row[1]) for row in database.execute(f'PRAGMA source.table_info("{table}")')]
+        types = {str(row[1]): str(row[2]) for row in database.execute(f'PRAGMA source.table_info("{table}")')}
+        database.execute(f'CREATE TABLE "{table}" ({", ".join(f"{name} {types[name]}" for name in columns)})')
+        kept = ", ".join("NULL" if name in emptied else f'"{name}"' for name in columns)
+        database.execute(f'INSERT INTO main."{table}" SELECT {kept} FROM source."{table}" WHERE {rows} ORDER BY rowid')
+    if export.has("StringIds", "id", "value"):
+        used = [f'SELECT "{column}" FROM main."{table}"' for table, column in _NAMES if export.has(table, column)]
+        database.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+        if used:
+            chosen = " UNION ".join(used)
+            database.execute(
+                f"INSERT INTO main.StringIds SELECT id, value FROM source.StringIds WHERE id IN ({chosen}) ORDER BY id"
+            )
+    database.execute("COMMIT")
+    database.execute("DETACH source")
+
+
+@click.command("rankscope nsys-strip")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the copies, made if need be.")
+def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
+    """Copy SQLite exports of Nsight Systems without what is private in them.
+
+    FILES: exports (nsys export -t sqlite REPORT.nsys-rep). Names of kernels and NVTX ranges stay.
+    """
+    status = 0
+    for file in files:
+        target = out / file.name
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            if target.exists():
+                click.echo(f"rankscope nsys-strip: {target}: exists already; give another --out", err=True)
+                status = 2
+                continue
+            strip(file, target)
+            click.echo(f"{target}: {target.stat().st_size / 1e6:.2f} MB of {file.stat().st_size / 1e6:.2f} MB")
+        except UnreadableTraceError as error:
+            click.echo(f"rankscope nsys-strip: {error}", err=True)
+            status = 2
+        except OSError as error:
+            click.echo(f"rankscope nsys-strip: {error.filename}: {os.strerror(error.errno or 0)}", err=True)
+            status = 2
+    return status
+
+
+def main(argv: list[str]) -> int:
+    """Run the command with its arguments; returns the exit status."""
+    return run_command(nsys_strip, argv)

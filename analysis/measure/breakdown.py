@@ -1,0 +1,112 @@
+"""Where each step's time went, on each rank: the six parts, which sum to the step exactly.
+
+Comes in: one rank's merged intervals and windows, and when each of its collectives was ready. Goes out: `STEPS`
+columns per step. Parts by priority: compute, exposed transfer, exposed wait, copy, data stall, host gap.
+"""
+
+import numpy as np
+
+from rankscope.analysis.align.clock import Alignment
+from rankscope.analysis.core.intervals import Intervals, either, length, measure, union
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.rank.rank_data import RankData
+
+PARTS = ("compute", "exposed_transfer", "exposed_wait", "copy", "data_stall", "host_gap")
+
+
+def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
+    """Return one row a step of this rank; `calls` are its rows of the collectives' table (with `ready_ns`)."""
+    start, end = data.steps["start"], data.steps["end"]
+    known = calls["ready_ns"] != UNKNOWN
+    transfer, wait, comm = communication_sets(calls)
+
+    layers = [data.compute]
+    levels = [measure(data.compute, start, end)]
+    for layer in (transfer, wait, comm, data.copies, data.data_wait):
+        layers.append(either(layers[-1], layer))
+        levels.append(measure(layers[-1], start, end))
+    compute, with_transfer, with_wait, with_comm, with_copy, with_stall = levels
+    unsplit = with_comm > with_wait  # communication that has no partner: wait and transfer cannot be told apart
+    comm_ns, transfer_ns = measure(comm, start, end), measure(transfer, start, end)
+    waits = measure(wait, start, end)
+    split_unknown = unsplit | _touched_by_unknown(calls, ~known, start, end)
+    return Table(
+        {
+            "step": data.steps["step"],
+            "rank": np.full(len(start), data.rank),
+            "start_ns": alignment.to_common(data.rank, start),
+            "end_ns": alignment.to_common(data.rank, end),
+            "host_start_ns": alignment.to_common(data.rank, data.steps["host_start"]),
+            "host_end_ns": alignment.to_common(data.rank, data.steps["host_end"]),
+            "step_ns": end - start,
+            "compute_ns": compute,
+            "exposed_transfer_ns": np.where(split_unknown, UNKNOWN, with_transfer - compute),
+            "exposed_wait_ns": np.where(split_unknown, UNKNOWN, with_wait - with_transfer),
+            "copy_ns": with_copy - with_comm,
+            "data_stall_ns": with_stall - with_copy,
+            "host_gap_ns": (end - start) - with_stall,
+            "comm_ns": comm_ns,
+            "exposed_comm_ns": with_comm - compute,
+            "wait_ns": np.where(split_unknown, UNKNOWN, waits),
+            "transfer_ns": np.where(split_unknown, UNKNOWN, transfer_ns),
+            "copies_ns": measure(data.copies, start, end),
+            "busy_ns": with_copy,
+            "sm_busy_ns": data.steps["sm_busy"],
+            "data_wait_ns": data.steps["data_wait"],
+            "records": data.steps["records"],
+            "launches": data.steps["launches"],
+            "covered": data.steps["covered"],
+            "complete": data.steps["complete"],
+        }
+    )
+
+
+def communication_sets(calls: Table) -> tuple[Intervals, Intervals, Intervals]:
+    """Return one rank's transfers, waits and all its communication, on its own clock, as sets.
+
+    What has no partner is in the last alone: there wait and transfer cannot be told apart.
+    """
+    ready, known = _ready_on_own_clock(calls), calls["ready_ns"] != UNKNOWN
+    transfer = union(ready[known], calls["end"][known])
+    wait = union(calls["start"][known], ready[known])
+    return transfer, wait, union(calls["start"], calls["end"])
+
+
+def _ready_on_own_clock(calls: Table) -> Column:
+    """The instant at which the last rank arrived, on this rank's own clock: its start plus its wait."""
+    return np.where(calls["ready_ns"] == UNKNOWN, calls["start"], calls["start"] + calls["wait_ns"])
+
+
+def _touched_by_unknown(calls: Table, unknown: Column, start: Column, end: Column) -> Column:
+    """Return the steps in which a collective ran, even hidden, whose wait is unknown."""
+    spans = union(calls["start"][unknown], calls["end"][unknown])
+    return measure(spans, start, end) > 0
+
+
+def exposed_of_each(data: RankData, calls: Table) -> Column:
+    """Return for each record of this rank how long it ran while no compute kernel did (ns)."""
+    covered = measure(data.compute, calls["start"], calls["end"])
+    return (calls["end"] - calls["start"]) - covered
+
+
+def totals(data: RankData) -> dict[str, float | int | None]:
+    """Return the whole trace of a rank as lengths of unions (us), as the validation cases define them."""
+    comm = union(data.comms["start"], data.comms["end"])
+    every = either(data.compute, comm, data.copies)
+    span = int(every[1][-1] - every[0][0]) if every.shape[1] else None
+    if data.span is not None:  # a record of no length still marks where the span ends
+        span = data.span[1] - data.span[0]
+    compute, communication, busy = length(data.compute), length(comm), length(every)
+    exposed = length(either(data.compute, comm)) - compute
+    return {
+        "rank": data.rank,
+        "compute_us": compute / 1000,
+        "comm_us": communication / 1000,
+        "overlap_us": (communication - exposed) / 1000,
+        "exposed_comm_us": exposed / 1000,
+        "overlap_ratio": (communication - exposed) / communication if communication else None,
+        "memory_us": length(data.copies) / 1000,
+        "span_us": span / 1000 if span is not None else None,
+        "busy_us": busy / 1000,
+        "idle_us": (span - busy) / 1000 if span is not None else None,
+    }

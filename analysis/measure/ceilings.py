@@ -1,0 +1,76 @@
+"""What a node can do, as `rankscope ceilings` measured it: its file in, rates by kind and size out.
+
+The analysis uses the ceilings of the run's own host, devices and world size where the cache has them, or a file that
+it is given.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.conf.files import read_json
+from rankscope.conf.user_cache import SCHEMA
+
+
+class CeilingsError(ValueError):
+    """A file of ceilings that cannot be used; the message says which and why."""
+
+
+class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured rates of one node; what was not measured is absent."""
+
+    schema: int = SCHEMA
+    host: str | None = None
+    device: str | None = None
+    backend: str | None = None
+    world_size: int = 1
+    collectives: dict[str, list[tuple[int, float, float]]] = {}  # kind: [bytes, microseconds, bus bandwidth GB/s]
+    h2d_pinned_GBs: float | None = None
+    h2d_pageable_GBs: float | None = None
+    d2d_GBs: float | None = None  # bytes read and written
+    host_GBs: float | None = None  # bytes read and written
+    matmul_TFLOPs: dict[str, float] = {}  # by arithmetic: fp32, tf32, bf16, fp16
+    launch_us: float | None = None
+    measured: str | None = None
+
+    def time_us(self, kind: str, size: float) -> float | None:
+        """Return how long a collective of `size` bytes takes here, between measured sizes by straight lines in logs."""
+        points = self.collectives.get(kind)
+        if not points or not points[0][0] <= size <= points[-1][0]:
+            return None
+        sizes, times = np.array([(size, time) for size, time, _ in points], float).T
+        return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(times))))
+
+    def latency_us(self, kind: str) -> float | None:
+        """Return how long the smallest collective takes."""
+        points = self.collectives.get(kind)
+        return points[0][1] if points else None
+
+
+def load(path: Path) -> Ceilings:
+    """Read a file of `rankscope ceilings`; `CeilingsError` when it is none."""
+    try:
+        found = msgspec.convert(read_json(path), Ceilings)
+    except (OSError, ValueError, msgspec.ValidationError) as error:
+        raise CeilingsError(f"{path}: cannot be read as ceilings ({error}); measure them: rankscope ceilings") from None
+    if found.schema > SCHEMA:
+        raise CeilingsError(f"{path}: schema {found.schema} is newer than this rankscope reads; update it")
+    return found
+
+
+def of_run(infos: list[dict[str, Any]], folder: Path) -> Ceilings | None:
+    """Return the cached ceilings of the host, device, backend and world size that ranks stated; None without any."""
+    from rankscope.conf.user_cache import path_for
+
+    if not infos or len({info.get("host") for info in infos}) != 1:
+        return None
+    first = infos[0]
+    path = path_for(
+        folder, str(first.get("host")), first.get("device_name") or "cpu", str(first.get("backend")), len(infos)
+    )
+    try:
+        return load(path) if path.exists() else None
+    except CeilingsError:
+        return None  # a broken cache is as none; `rankscope ceilings` measures again

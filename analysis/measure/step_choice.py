@@ -1,0 +1,125 @@
+"""Which steps are analysed, and which of those can be judged for stragglers; what is left out is named.
+
+Comes in: the steps' table of all ranks. Goes out: step numbers, and notices.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.core.table import Table
+from rankscope.analysis.rank.rank_data import RankData
+
+_HELD_UP = 1.5  # times the median of the later steps
+_WARM_UP = 2.0  # times the median of the later steps
+
+
+def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Notice]]:
+    """Return the steps that every rank has whole, without warm-up, and notices of those left out."""
+    notices: list[Notice] = []
+    numbers = {data.rank: set(data.steps["step"].tolist()) for data in ranks}
+    stepped = {rank: found for rank, found in numbers.items() if found}
+    if not stepped:
+        return [], notices
+    common = set.intersection(*stepped.values())
+    for rank, found in stepped.items():
+        alone = sorted(found - common)
+        if alone:
+            text = f"rank {rank}: steps {_list(alone)} are not on every rank and were left out"
+            notices.append(Notice(kind="unmatched_steps", rank=rank, message=text, details={"steps": alone}))
+    partial: dict[int, list[int]] = {}
+    for data in ranks:
+        for row in np.flatnonzero(~np.asarray(data.steps["complete"], bool)).tolist():
+            partial.setdefault(int(data.steps["step"][row]), []).append(data.rank)
+    for rank, step in _without_compute(ranks, steps):
+        partial.setdefault(step, []).append(rank)
+    for step in sorted(set(partial) & common):
+        text = f"step {step}: records are missing on rank {_list(partial[step])}; the step was left out"
+        notices.append(Notice(kind="partial_step", message=text, details={"steps": [step], "ranks": partial[step]}))
+    kept = sorted(common - set(partial))
+    late = _late_start(ranks, steps, kept)
+    if late is not None:
+        text = f"step {late}: the first of the capture, its collectives wait for profilers that start late; left out"
+        notices.append(Notice(kind="capture_start", level="info", message=text, details={"steps": [late]}))
+        kept = kept[1:]
+    warm_up = _warm_up(ranks, steps, kept)
+    if warm_up:
+        text = f"step {_list(warm_up)}: warm-up (other collectives than later steps, and slower); left out"
+        notices.append(Notice(kind="warmup_steps", level="info", message=text, details={"steps": warm_up}))
+    return [step for step in kept if step not in warm_up], notices
+
+
+def _without_compute(ranks: Sequence[RankData], steps: Table) -> list[tuple[int, int]]:
+    """Return (rank, step) where a rank computed nothing although others did: it had run out of data and only took
+    part in the others' collectives (DDP's join)."""
+    idle = steps.take((steps["compute_ns"] == 0) & (steps["comm_ns"] > 0))
+    busy = set(steps["step"][steps["compute_ns"] > 0].tolist())
+    pairs = zip(idle["rank"].tolist(), idle["step"].tolist(), strict=True)
+    return [(rank, step) for rank, step in pairs if step in busy]
+
+
+def only(chosen: Sequence[int], bounds: tuple[int | None, int | None]) -> tuple[list[int], list[Notice]]:
+    """Return the steps within `bounds`, both inclusive, and a notice of those that were left out on request."""
+    low, high = bounds
+    kept = [step for step in chosen if (low is None or step >= low) and (high is None or step <= high)]
+    rest = sorted(set(chosen) - set(kept))
+    if not rest:
+        return kept, []
+    text = f"steps {_list(rest)} were left out on request"
+    return kept, [Notice(kind="steps_left_out", level="info", message=text, details={"steps": rest})]
+
+
+def judged(analysed: Sequence[int], steps: Table) -> list[int]:
+    """Return the steps in which lateness means something.
+
+    The first step of a window is not judged: its first collective shows when each rank's profiler started. A
+    window of one step leaves no choice.
+    """
+    first = steps["step"].min() if len(steps) else None
+    opening = {step for step in analysed if step == first or step - 1 not in set(steps["step"].tolist())}
+    rest = [step for step in analysed if step not in opening]
+    return rest or list(analysed)
+
+
+def _late_start(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> int | None:
+    """Return the first step of a capture of Nsight Systems if it was held up on some rank, else None.
+
+    Seen: 106 ms and 138 ms in the first all-reduce, until the last rank had opened its capture range.
+    """
+    if ranks[0].source != "nsys" or not ranks[0].sees_communication or len(kept) < 3:
+        return None
+    for data in ranks:
+        own = steps.take((steps["rank"] == data.rank) & np.isin(steps["step"], kept)).sort("step")
+        if len(own) and own["step_ns"][0] > _HELD_UP * float(np.median(own["step_ns"][1:])):
+            return kept[0]
+    return None
+
+
+def _warm_up(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> list[int]:
+    """Return leading steps that differ from all later ones in their collectives and are much slower.
+
+    DDP reduces in one static order in its first step and rebuilds its buckets after it: that is no steady state.
+    """
+    signatures = [_signature(ranks[0], step) for step in kept]
+    duration = {step: float(np.median(steps["step_ns"][steps["step"] == step])) for step in kept}
+    warm_up = []
+    for index, step in enumerate(kept[: len(kept) // 2]):
+        later = kept[index + 1 :]
+        slow = duration[step] > _WARM_UP * float(np.median([duration[other] for other in later]))
+        if not slow or signatures[index] in signatures[index + 1 :]:
+            break
+        warm_up.append(step)
+    return warm_up
+
+
+def _signature(data: RankData, step: int) -> tuple[tuple[tuple[int, int], int], ...]:
+    """Return how many collectives of each kind and size the step had."""
+    rows = data.comms["step"] == step
+    kinds, sizes = data.comms["kind"][rows].tolist(), data.comms["in_nelems"][rows].tolist()
+    return tuple(sorted(Counter(zip(kinds, sizes, strict=True)).items()))
+
+
+def _list(values: Sequence[int]) -> str:
+    return ", ".join(map(str, values))

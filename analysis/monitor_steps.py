@@ -1,0 +1,39 @@
+"""The steps of a watched run (`rankscope.harness.Monitor`) as one table, also of a run that crashed or still runs."""
+
+from pathlib import Path
+
+import msgspec
+import pandas as pd
+import pyarrow.parquet as pq
+
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.conf.monitor_dir import MonitorDir
+
+
+def monitor_steps(folder: Path | str) -> pd.DataFrame:
+    """Return one row a step and rank, in their order; columns as docs/monitor.md has them, and `rank`.
+
+    A last line that was cut off by a crash is left out. Raises `AnalysisError` where there are no steps.
+    """
+    tables = []
+    for rank, rank_dir in MonitorDir(Path(folder)).ranks().items():
+        for part in rank_dir.parts():
+            if part.suffix == ".jsonl" and part.with_suffix(".parquet").exists():
+                continue  # the process died between packing and removing
+            table = pq.read_table(part).to_pandas() if part.suffix == ".parquet" else _lines(part)
+            tables.append(table.assign(rank=rank))
+    tables = [table for table in tables if len(table)]
+    if not tables:
+        raise AnalysisError(f"{folder}: holds no steps of a Monitor; give the folder that has monitor.json in it")
+    steps: pd.DataFrame = pd.concat(tables, ignore_index=True)
+    return steps.sort_values(["rank", "step"], ignore_index=True)
+
+
+def _lines(path: Path) -> pd.DataFrame:
+    rows = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            rows.append(msgspec.json.decode(line, type=dict))
+        except msgspec.DecodeError:  # cut off
+            continue
+    return pd.DataFrame(rows)

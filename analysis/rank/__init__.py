@@ -1,0 +1,1 @@
+"""One rank alone: `RankTrace` in, `RankData` out, on as many processes as pay; kept in the cache."""

@@ -1,0 +1,202 @@
+"""What a rank's device and driver did in each step, in few numbers: what the rules about bottlenecks look at.
+
+Comes in: a rank's device records, launches and operators. Goes out: `ACTIVITY` columns, one row a step, and `SYNCS`
+columns, one row a step and place in the code that made the host wait for the device.
+"""
+
+import re
+
+import numpy as np
+
+from rankscope.analysis.core.intervals import Intervals, either, length, measure, minus, union
+from rankscope.analysis.core.kinds import COMPUTE, COPY
+from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
+from rankscope.analysis.rank.steps import step_at
+from rankscope.analysis.read.rank_trace import Where, end_of
+
+ACTIVITY = (
+    "step", "kernels", "kernel_ns", "kernel_p50_ns", "launch_p50_ns", "matmul_ns", "tensor_ns", "h2d_ns", "d2h_ns",
+    "pageable_ns", "mallocs", "malloc_idle_ns", "syncs", "sync_idle_ns",
+)  # fmt: skip
+SYNCS = ("step", "call", "operator", "range", "function", "count", "wait_ns", "idle_ns")
+_PLACE = ("call", "operator", "range", "function")
+
+_SYNC_CALL = re.compile(r"cu(?:da)?(?:Stream|Device|Event|Ctx)Synchronize|^(?:hip)\w*Synchronize")
+_MALLOC_CALL = re.compile(r"^(?:cuda|hip)(?:Malloc|Free)(?:Async|FromPoolAsync)?$|^cuMem(?:Alloc|Free|Create|Release)")
+_MATMUL = re.compile(
+    r"gemm|gemv|xmma|cutlass|nvjet|conv\d?d|_fprop|dgrad|wgrad|implicit_|winograd|flash|fmha|attention", re.I
+)
+_TENSOR = re.compile(
+    r"tensorop|tensor\d|s16816|s1688|s884|i16832|h?gmma|wgmma|hmma|imma|nvjet|tf32|flash_(?:fwd|bwd)|"
+    r"(?:fmha|attention).*(?:f16|bf16|half|sm90)|(?:gemm|xmma|conv|cudnn|dgrad|wgrad|fprop).*(?:bf16|f16f16|fp16)",
+    re.I,
+)
+_NO_TENSOR = re.compile(r"simt|sgemm|gemv|ffma|_scalar_")
+_PAGEABLE = re.compile(r"pageable", re.I)
+_HTOD = re.compile(r"HtoD|Host.to.Device|-> Device", re.I)
+_DTOH = re.compile(r"DtoH|Device.to.Host|Device -> (?:Host|Pinned|Pageable)", re.I)
+_WINDOW_MARK = re.compile(r"ProfilerStep#|iteration", re.I)
+
+
+def activity(
+    steps: Table, kernels: Table, launches: Table, host: Table, where: Where | None = None
+) -> tuple[Table, Table]:
+    """Return both tables; a rank without device records has rows of zeros and no synchronisations.
+
+    `where` knows the Python function around a call, where stacks were recorded.
+    """
+    count = len(steps)
+    sums = {name: np.zeros(count, np.int64) for name in ACTIVITY if name != "step"}
+    table = Table({"step": steps["step"], **sums})
+    if not count or not len(launches) or not len(kernels):
+        return table, _no_syncs()
+    idle = _idle(steps, kernels)
+    device = _of_device(steps, kernels)
+    device["launch_p50_ns"] = _launch_intervals(steps, kernels)
+    mallocs = _calls(launches, steps, _MALLOC_CALL)
+    spans = union(mallocs["start"], end_of_calls(mallocs))
+    waited = minus(idle, minus(idle, spans))
+    device["mallocs"] = _count(mallocs["step"], steps)
+    device["malloc_idle_ns"] = measure(waited, steps["start"], steps["end"])
+    syncs = _syncs(steps, kernels, launches, host, idle, where)
+    device["syncs"] = _sum(syncs["step"], syncs["count"], steps)
+    device["sync_idle_ns"] = _sum(syncs["step"], syncs["idle_ns"], steps)
+    return Table({"step": steps["step"], **{name: device[name] for name in ACTIVITY if name != "step"}}), syncs
+
+
+def is_matmul(kernel: str) -> bool:
+    """Return whether a kernel's name is one of a matrix product, a convolution or attention."""
+    return _MATMUL.search(kernel) is not None
+
+
+def uses_tensor_cores(kernel: str) -> bool:
+    """Return whether the name of a matrix product's kernel says that it runs on tensor cores."""
+    return is_matmul(kernel) and _TENSOR.search(kernel) is not None and _NO_TENSOR.search(kernel) is None
+
+
+def end_of_calls(calls: Table) -> Column:
+    """Return the end of each runtime call (ns)."""
+    return calls["end"] if "end" in calls.columns else np.asarray(end_of(calls))
+
+
+def _idle(steps: Table, kernels: Table) -> Intervals:
+    """Return when the device had nothing to do, from the first step's start to the last one's end."""
+    busy = union(kernels["start"], kernels["end"])
+    whole = np.array([[steps["start"].min()], [steps["end"].max()]], np.int64)
+    return minus(whole, busy)
+
+
+def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
+    names = kernels.words["name"]
+    marks = {
+        "matmul_ns": np.array([is_matmul(word) for word in names] + [False]),
+        "tensor_ns": np.array([uses_tensor_cores(word) for word in names] + [False]),
+        "h2d_ns": np.array([_HTOD.search(word) is not None for word in names] + [False]),
+        "d2h_ns": np.array([_DTOH.search(word) is not None for word in names] + [False]),
+        "pageable_ns": np.array([_PAGEABLE.search(word) is not None for word in names] + [False]),
+    }
+    took = kernels["end"] - kernels["start"]
+    compute, copy = kernels["role"] == COMPUTE, kernels["role"] == COPY
+    own = {"matmul_ns": compute, "tensor_ns": compute, "h2d_ns": copy, "d2h_ns": copy, "pageable_ns": copy}
+    found = {name: _sum(kernels["step"], took * (marks[name][kernels["name"]] & own[name]), steps) for name in marks}
+    found["kernels"] = _count(kernels["step"][compute], steps)
+    found["kernel_ns"] = _sum(kernels["step"], took * compute, steps)
+    found["kernel_p50_ns"] = np.array(
+        [_median(took[compute & (kernels["step"] == step)]) for step in steps["step"].tolist()], np.int64
+    )
+    return found
+
+
+def _launch_intervals(steps: Table, kernels: Table) -> Column:
+    """Return each step's median time from one launch to the next on the same thread: what a launch costs the host.
+
+    A median, so that one sleep or one wait for the device does not look like slow launches.
+    """
+    known = kernels.take(kernels["launch_start"] != UNKNOWN)
+    result = []
+    for step in steps["step"].tolist():
+        own = known.take(known["step"] == step)
+        order = np.lexsort([own["launch_start"], own["launch_thread"]])
+        same = np.diff(own["launch_thread"][order]) == 0
+        result.append(_median(np.diff(own["launch_start"][order])[same]))
+    return np.array(result, np.int64)
+
+
+def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Intervals, where: Where | None) -> Table:
+    """Return what made the host wait, and how long the device then had nothing to do, until the next launch arrived.
+
+    A wait after which the step launches nothing more costs the step nothing: so ends the window of a profiler.
+    """
+    calls = _calls(launches, steps, _SYNC_CALL)
+    begins = np.sort(kernels["start"])
+    ends = end_of_calls(calls)
+    at = np.searchsorted(begins, ends)
+    following = at < len(begins)
+    until = begins[np.minimum(at, len(begins) - 1)]
+    until = np.where(following, until, ends)
+    idled = np.array([length(either(_clipped(idle, a, b))) for a, b in zip(ends, until, strict=True)], np.int64)
+    operators, ranges = _places(calls, host)
+    functions = [None] * len(calls) if where is None else where(calls)
+    kept = following
+    names = [launches.words["name"][code] for code in calls["name"].tolist()]
+    keys: dict[tuple[int, str, str | None, str | None, str | None], list[int]] = {}
+    for row in np.flatnonzero(kept).tolist():
+        key = (int(calls["step"][row]), names[row], operators[row], ranges[row], functions[row])
+        sums = keys.setdefault(key, [0, 0, 0])
+        sums[0] += 1
+        sums[1] += int(ends[row] - calls["start"][row])
+        sums[2] += int(idled[row])
+    columns: dict[str, Column] = {"step": np.array([key[0] for key in keys], np.int64)}
+    words: dict[str, list[str]] = {}
+    for index, name in enumerate(_PLACE, start=1):
+        columns[name], words[name] = encode([key[index] for key in keys])  # type: ignore[misc]
+    for index, name in enumerate(("count", "wait_ns", "idle_ns")):
+        columns[name] = np.array([sums[index] for sums in keys.values()], np.int64)
+    return Table(columns, words)
+
+
+def _places(calls: Table, host: Table) -> tuple[list[str | None], list[str | None]]:
+    """Return for each call the outermost operator and the innermost named range around it, on its thread."""
+    operators: list[str | None] = []
+    ranges: list[str | None] = []
+    start, end = host["start"], end_of(host)
+    names = host.words["name"]
+    for time, thread in zip(calls["start"].tolist(), calls["thread"].tolist(), strict=True):
+        rows = np.flatnonzero((start != UNKNOWN) & (start <= time) & (time < end) & (host["thread"] == thread))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        named = [(names[host["name"][row]], bool(host["annotation"][row])) for row in rows.tolist()]
+        operators.append(next((name for name, note in named if not note), None))
+        inner = [name for name, note in named if note and not _WINDOW_MARK.search(name)]
+        ranges.append(inner[-1] if inner else None)
+    return operators, ranges
+
+
+def _calls(launches: Table, steps: Table, pattern: re.Pattern[str]) -> Table:
+    """Return the runtime calls of one kind that were made inside a step, with the step."""
+    chosen = np.array([pattern.search(word) is not None for word in launches.words["name"]] + [False])
+    calls = launches.take(chosen[launches["name"]] & (launches["start"] != UNKNOWN))
+    calls = calls.with_columns(step=step_at(calls["start"], steps.sort("host_start")))
+    return calls.take(np.isin(calls["step"], steps["step"]))
+
+
+def _clipped(a: Intervals, start: int, end: int) -> Intervals:
+    low, high = np.searchsorted(a[1], start, "right"), np.searchsorted(a[0], end, "left")
+    part = a[:, low:high]
+    return np.stack([np.maximum(part[0], start), np.minimum(part[1], end)])
+
+
+def _sum(of: Column, values: Column, steps: Table) -> Column:
+    return np.array([int(values[of == step].sum()) for step in steps["step"].tolist()], np.int64)
+
+
+def _count(of: Column, steps: Table) -> Column:
+    return np.array([int((of == step).sum()) for step in steps["step"].tolist()], np.int64)
+
+
+def _median(values: Column) -> int:
+    return int(np.median(values)) if len(values) else 0
+
+
+def _no_syncs() -> Table:
+    columns = {name: np.zeros(0, np.int32 if name in _PLACE else np.int64) for name in SYNCS}
+    return Table(columns, {name: [] for name in _PLACE})

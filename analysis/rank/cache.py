@@ -1,0 +1,104 @@
+"""What was found out of a rank's files, kept for the next time; whatever is missing, old or broken is made again.
+
+An entry is a folder named by everything it depends on: the files (place, size, time of change, both ends), the
+reader, and the text of this package's sources. It is written aside and renamed, so an entry is whole or not there.
+"""
+
+import functools
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rankscope.analysis.core import parquet
+from rankscope.analysis.core.table import Table
+from rankscope.analysis.rank import store
+from rankscope.analysis.rank.rank_data import RankData
+
+_ENDS = 1 << 12  # bytes of each end of a file that are looked at
+_SMALLEST = 1 << 17  # bytes of files below which reading them again is as fast
+_LARGEST = 8 << 30  # bytes of all entries in the user's folder; the oldest ones go
+_REDUCED = "rank.msgpack"
+
+
+def folder_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: Path) -> Path | None:
+    """Return where the entry of these files is or would be; None where they are too small or cannot be read."""
+    digest = hashlib.blake2b(digest_size=16)
+    size = 0
+    try:
+        for path, label in zip(files, labels, strict=True):
+            stat = path.stat()
+            size += stat.st_size
+            with path.open("rb") as file:
+                ends = file.read(_ENDS)
+                file.seek(max(0, stat.st_size - _ENDS))
+                ends += file.read(_ENDS)
+            digest.update(repr((str(path.resolve()), label, stat.st_size, stat.st_mtime_ns)).encode() + ends)
+    except OSError:
+        return None
+    digest.update(f"{reader} {_code_version()}".encode())
+    return root / "ranks" / digest.hexdigest() if size >= _SMALLEST else None
+
+
+@functools.cache
+def _code_version() -> str:
+    """Return a digest of this package's sources: an entry made by other code is never used."""
+    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
+    return hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
+
+
+def load(folder: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | None:
+    """Return the rank kept in `folder`, None where there is no sound one; `again` makes tables that are damaged."""
+    try:
+        text = (folder / _REDUCED).read_bytes()
+        return store.unpack(text, {name: _Stored(folder, name, again[name]) for name in store.LARGE})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def save(folder: Path, data: RankData) -> bool:
+    """Keep a rank; returns whether that was possible. A cache that cannot be written is no reason to stop."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
+            entry = Path(aside) / "entry"
+            entry.mkdir()
+            for name in store.LARGE:
+                parquet.write_table(entry / f"{name}.parquet", getattr(data, name))
+            (entry / _REDUCED).write_bytes(store.pack(data))
+            if folder.exists():  # a broken one
+                folder.rename(Path(aside) / "old")
+            entry.rename(folder)
+    except OSError:
+        return False
+    return True
+
+
+def prune(root: Path) -> None:
+    """Remove the oldest entries while all of them together are too large."""
+    try:
+        entries = [(entry.stat().st_mtime, entry) for entry in (root / "ranks").iterdir()]
+        sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for _, entry in entries}
+    except OSError:
+        return
+    total = sum(sizes.values())
+    for _, entry in sorted(entries):
+        if total <= _LARGEST:
+            break
+        shutil.rmtree(entry, ignore_errors=True)
+        total -= sizes[entry]
+
+
+class _Stored:
+    """Loads one large table of an entry; makes it again from the traces where the file is damaged or gone."""
+
+    def __init__(self, folder: Path, name: str, again: Callable[[], Table]) -> None:
+        self._path = folder / f"{name}.parquet"
+        self._again = again
+
+    def __call__(self) -> Table:
+        try:
+            return parquet.read_table(self._path)
+        except (OSError, ValueError):  # pyarrow's own errors are of these kinds
+            return self._again()

@@ -1,0 +1,94 @@
+"""What each communication record is: its metadata from the CPU record that launched it, its kind, its role.
+
+Comes in: a rank's device records and the operators and annotations of its host. Goes out: the records with the
+collective's columns filled in, kind and role.
+"""
+
+import numpy as np
+
+from rankscope.analysis.core import kinds as names
+from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
+from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
+from rankscope.analysis.read.rank_trace import COLLECTIVE_COLUMNS, end_of
+
+_NESTING = 8  # records of other threads and nested ones that may lie between a launch and its own record
+
+
+def with_cpu_metadata(table: Table, host: Table) -> Table:
+    """Give communication kernels without metadata that of the CPU record which launched them, if there is one.
+
+    The record is found by its External id, else as the innermost one around the launch call.
+    """
+    is_comm = np.array([names.is_communication(word) for word in table.words["name"]] + [False])
+    bare = np.flatnonzero(is_comm[table["name"]] & (table["collective"] < 0))
+    described = _launching_record(table, bare, host, host["collective"] >= 0)
+    columns = {name: table[name].copy() for name in (*COLLECTIVE_COLUMNS, "described")}
+    found = described >= 0
+    for name in COLLECTIVE_COLUMNS:
+        columns[name][bare[found]] = _recode(table, host, name)[described[found]]
+    columns["described"][bare[found]] = 1
+    named = np.array([word.startswith("nccl:") for word in host.words["name"]] + [False])[host["name"]]
+    annotation = _launching_record(table, bare, host, named)
+    hint = np.full(len(table), -1, np.int32)
+    hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
+    return Table({**table.columns, **columns, "hint": hint}, {**table.words, "hint": host.words["name"]})
+
+
+def _recode(table: Table, host: Table, name: str) -> Column:
+    """Return a column of `host` in the codes of `table`: both come from one reader, which shares them."""
+    if name in table.words and host.words[name] != table.words[name]:
+        raise AssertionError(f"column {name} has two dictionaries")
+    return host[name]
+
+
+def _launching_record(table: Table, rows: Column, host: Table, chosen: Column) -> Column:
+    """Return for each of `rows` the one chosen host record that launched it, -1 without one."""
+    sources = np.flatnonzero(chosen & (host["start"] != UNKNOWN))
+    if not len(rows) or not len(sources):
+        return np.full(len(rows), -1)
+    ids, first, count = np.unique(host["external_id"][sources], return_index=True, return_counts=True)
+    wanted = table["external_id"][rows]
+    at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+    by_id = (ids[at] == wanted) & (count[at] == 1) & (wanted != UNKNOWN)
+    inner = _innermost(table["launch_start"][rows], table["launch_thread"][rows], host, sources)
+    return np.where(by_id, sources[first[at]], inner)
+
+
+def _innermost(times: Column, threads: Column, host: Table, sources: Column) -> Column:
+    """Return the innermost of `sources` that holds each time on its thread, -1 without one."""
+    sources = sources[np.argsort(host["start"][sources], kind="stable")]
+    start, end, thread = host["start"][sources], end_of(host)[sources], host["thread"][sources]
+    result = np.full(len(times), -1)
+    at = np.searchsorted(start, times, "right") - 1
+    for back in range(_NESTING):
+        index = np.maximum(at - back, 0)
+        holds = (at >= back) & (times < end[index]) & (thread[index] == threads) & (times != UNKNOWN)
+        result = np.where((result < 0) & holds, sources[index], result)
+    return result
+
+
+def classify(table: Table) -> tuple[Column, list[str], Column]:
+    """Return (collective kind as codes, their words, role) of each record."""
+    is_comm = np.array([names.is_communication(word) for word in table.words["name"]] + [False])
+    kernel = table["activity"] == KERNEL
+    comm = kernel & (is_comm[table["name"]] | (table["collective"] >= 0))
+    role = np.where(kernel, np.where(comm, COMMUNICATION, COMPUTE), COPY)
+    kinds: list[str | None] = [None] * len(table)
+    lookup: dict[tuple[int, int, int], str] = {}
+    hints = table["hint"]
+    for row in np.flatnonzero(comm).tolist():
+        key = (int(table["collective"][row]), int(hints[row]), int(table["name"][row]))
+        if key not in lookup:
+            lookup[key] = _kind_of(table, *key)
+        kinds[row] = lookup[key]
+    codes, words = encode(kinds)
+    return codes, words, role
+
+
+def _kind_of(table: Table, collective: int, hint: int, name: int) -> str:
+    for code, column in ((collective, "collective"), (hint, "hint"), (name, "name")):
+        if code >= 0:
+            kind = names.collective_kind(table.words[column][code])
+            if kind != "unknown":
+                return kind
+    return "unknown"

@@ -1,0 +1,135 @@
+"""Who is who: which rank each recording is, how many ranks the job has, which are missing or of another job.
+
+Comes in: what was read of each file. Goes out: one `RankData` a rank, and notices.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import msgspec
+
+from rankscope.analysis.core.notices import AnalysisError, Level, Notice
+from rankscope.analysis.rank import workers as ranks
+from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.rank.workers import Outcome
+from rankscope.analysis.read import sources
+from rankscope.analysis.read.rank_trace import rank_number
+
+_NAMED_ONE_BY_ONE = 8  # missing ranks
+
+
+def identify(outcomes: list[Outcome]) -> tuple[list[RankData], list[Notice]]:
+    """Give every rank its number and join the cycles of one rank; two files that claim one rank are an error."""
+    notices: list[Notice] = []
+    by_rank: defaultdict[int, list[Outcome]] = defaultdict(list)
+    for outcome in outcomes:
+        rank, notice = _rank_of(outcome, alone=len(outcomes) == 1)
+        if notice is not None:
+            notices.append(notice)
+        by_rank[rank].append(outcome)
+    identified = []
+    for rank in sorted(by_rank):
+        outcome = by_rank[rank][0] if len(by_rank[rank]) == 1 else _joined(by_rank[rank])
+        if outcome.data is None:
+            files = [source.label for source in outcome.job.sources]
+            text = f"{' and '.join(files)}: both say rank {rank}; keep the file that belongs to this run"
+            duplicate = Notice(kind="duplicate_rank", level="error", rank=rank, message=text, details={"files": files})
+            world = max([item.data.world_size or 0 for item in outcomes if item.data is not None], default=0)
+            gone = sorted(set(range(world)) - set(by_rank))
+            absent = [Notice(kind="missing_rank", level="partial", message=_gone(gone), details={"ranks": gone})]
+            raise AnalysisError(text, [*notices, duplicate, *(absent if gone else [])])
+        identified.append(_numbered(outcome.data, rank, outcome.job.sources[0]))
+    return identified, notices
+
+
+def _joined(outcomes: list[Outcome]) -> Outcome:
+    """Read the files of one rank again as the cycles of one recording, if that is what they are."""
+    files = tuple(source for outcome in outcomes for source in outcome.job.sources)
+    job = msgspec.structs.replace(outcomes[0].job, sources=files)
+    steps = [outcome.data.steps for outcome in outcomes if outcome.data is not None]
+    if len(steps) < len(outcomes) or not ranks.are_cycles(steps):
+        return Outcome(job=job, conflicting=True)
+    return ranks.prepare_rank(job)
+
+
+def _numbered(data: RankData, rank: int, source: sources.Source) -> RankData:
+    """Put in what is known from outside: the rank's number, its host, the error of its clock."""
+    notices = [
+        msgspec.structs.replace(notice, rank=rank) if notice.rank == data.rank else notice for notice in data.notices
+    ]
+    return msgspec.structs.replace(
+        data,
+        rank=rank,
+        host_id=source.host_id or data.host_id,
+        probes=list(source.probes),
+        notices=notices,
+    )
+
+
+def _rank_of(outcome: Outcome, *, alone: bool) -> tuple[int, Notice | None]:
+    source = outcome.job.sources[0]
+    file = source.label
+    if source.rank is not None:
+        return source.rank, None
+    if outcome.data is not None and outcome.data.rank != ranks.NO_RANK:
+        return outcome.data.rank, None
+    if source.rank_from_name is not None:
+        level: Level = "info" if source.nsys else "warning"  # reports never say
+        text = f"{file}: no rank inside; rank {source.rank_from_name} is taken from its name"
+        return source.rank_from_name, Notice(
+            kind="rank_from_file_name", level=level, rank=source.rank_from_name, file=file, message=text
+        )
+    if alone:
+        text = f"{file}: no rank inside or in its name; taken as rank 0, the only one"
+        return 0, Notice(kind="rank_assumed", rank=0, file=file, message=text)
+    text = f"{file}: no rank inside or in its name; name the files rank0.json, rank1.json, ..."
+    raise AnalysisError(text, [Notice(kind="rank_unknown", level="error", file=file, message=text)])
+
+
+def world_size_of(data: Sequence[RankData], recorded: int | None) -> int:
+    """Return the number of ranks of the job: stated, or implied by groups and by the ranks that are there."""
+    stated = [item.world_size for item in data if item.world_size] + [recorded or 0]
+    if max(stated) > 0:
+        return max(*stated, max(item.rank for item in data) + 1)
+    members = [rank for item in data for word in item.comms.words.get("group_ranks", []) for rank in _ranks_in(word)]
+    return max([item.rank for item in data] + members) + 1
+
+
+def _ranks_in(listed: str) -> list[int]:
+    try:
+        ranks = msgspec.json.decode(listed, type=list[int])
+    except msgspec.MsgspecError:
+        return []  # shortened by its writer
+    return [rank for rank in ranks if rank_number(rank) is not None]
+
+
+def missing_notices(missing: Sequence[int], world_size: int, damaged: set[int]) -> list[Notice]:
+    """Name the ranks that have no file; one whose file is damaged has a notice that says so."""
+    gone = [rank for rank in missing if rank not in damaged]
+    why = "waits, transfers and the verdict need every rank"
+    if len(gone) > _NAMED_ONE_BY_ONE:
+        text = f"{len(gone)} of {world_size} ranks have no trace ({gone[0]} to {gone[-1]}); {why}"
+        return [Notice(kind="missing_rank", level="partial", message=text, details={"ranks": gone})]
+    return [
+        Notice(
+            kind="missing_rank",
+            level="partial",
+            rank=rank,
+            message=f"rank {rank} of {world_size} has no trace; {why}",
+        )
+        for rank in gone
+    ]
+
+
+def mixed_jobs(data: Sequence[RankData]) -> list[Notice]:
+    """Say so when the ranks state different world sizes: their files are of different jobs."""
+    stated = {item.world_size for item in data if item.world_size}
+    if len(stated) < 2:
+        return []
+    sizes = ", ".join(f"{item.files[0]} says {item.world_size}" for item in data if item.world_size)
+    text = f"files of different jobs: {sizes} ranks; analyse one job at a time"
+    return [Notice(kind="mixed_jobs", level="partial", message=text)]
+
+
+def _gone(ranks: Sequence[int]) -> str:
+    return f"ranks {', '.join(map(str, ranks))} have no trace"

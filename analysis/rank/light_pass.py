@@ -1,0 +1,96 @@
+"""A trace of device activities alone (`profile=light`), made whole by what the rank itself recorded.
+
+Comes in: a `RankTrace` without operators, and the rank's steps.parquet and rank.json beside it. Goes out: the trace
+with the steps, the waits for batches, and the sizes of DDP's buckets, so that everything after it is the same code.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow.parquet as pq
+
+from rankscope.analysis.core import kinds as names
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.rank.steps import STEP, host_steps
+from rankscope.analysis.read.rank_trace import CODED, HOST_COLUMNS, RankTrace
+from rankscope.conf.files import read_json
+from rankscope.conf.run_dir import RankDir
+
+
+def completed(trace: RankTrace, path: Path) -> RankTrace:
+    """Return the trace with steps from the rank's own records; unchanged where it has steps, or there are none."""
+    rank_dir = RankDir(path.parent)
+    bare = trace.source == "kineto" and not len(host_steps(trace.host)) and len(trace.launches) > 0
+    if not bare or not rank_dir.steps.exists():
+        return trace
+    rows = [row for row in pq.read_table(rank_dir.steps).to_pylist() if row["phase"] == "active" and row["host_ns"]]
+    if not rows:
+        return trace
+    return msgspec.structs.replace(
+        trace, host=_host(trace, rows), device=_sized(trace.device, _buckets(rank_dir), rows)
+    )
+
+
+def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
+    """Return the trace without steps that the rank began and did not end: it failed, or its script was over."""
+    rank_dir = RankDir(path.parent)
+    if not rank_dir.steps.exists():
+        return trace
+    try:
+        rows = pq.read_table(rank_dir.steps, columns=["step", "host_ns"]).to_pylist()
+    except (OSError, ValueError):
+        return trace
+    ended = {row["step"] for row in rows if row["host_ns"] is not None}
+    words = [STEP.match(word) for word in trace.host.words["name"]]
+    is_open = np.array([word is not None and int(word[1]) not in ended for word in words] + [False])
+    rows_open = is_open[trace.host["name"]]
+    if not ended or not rows_open.any():
+        return trace
+    return msgspec.structs.replace(trace, host=trace.host.take(~rows_open))
+
+
+def _host(trace: RankTrace, rows: list[dict[str, Any]]) -> Table:
+    """Return the steps and their data waits as annotations on the thread that launched first."""
+    spans = [(f"ProfilerStep#{row['step']}", row["start_ns"], row["host_ns"]) for row in rows]
+    spans += [("data_wait", row["start_ns"], row["data_wait_ns"]) for row in rows if row["data_wait_ns"]]
+    first = rows[0]["start_ns"]
+    inside = np.flatnonzero(trace.launches["start"] >= first)
+    thread = trace.launches["thread"][inside[np.argmin(trace.launches["start"][inside])] if len(inside) else 0]
+    count = len(spans)
+    columns: dict[str, Column] = {
+        name: np.full(count, -1, np.int32) if name in CODED else np.full(count, UNKNOWN) for name in HOST_COLUMNS
+    }
+    columns["start"] = np.array([start for _, start, _ in spans], np.int64)
+    columns["duration"] = np.array([took for _, _, took in spans], np.int64)
+    columns["name"] = np.arange(count, dtype=np.int32)
+    columns["thread"] = np.full(count, thread, np.int32)
+    columns["annotation"] = np.ones(count, np.int64)
+    words = {name: trace.device.words.get(name, []) for name in CODED if name in HOST_COLUMNS}
+    words |= {"name": [name for name, _, _ in spans], "thread": trace.launches.words["thread"]}
+    return Table(columns, words)
+
+
+def _buckets(rank_dir: RankDir) -> list[int]:
+    try:
+        sizes = read_json(rank_dir.info).get("bucket_bytes")
+    except (OSError, ValueError):
+        return []
+    return [int(size) for size in sizes] if isinstance(sizes, list) else []
+
+
+def _sized(device: Table, buckets: list[int], rows: list[dict[str, Any]]) -> Table:
+    """Give the all-reduces of a step the sizes of DDP's buckets, where they are as many; else they stay unknown."""
+    if not buckets:
+        return device
+    kinds = [
+        names.is_communication(word) and names.collective_kind(word) == "allreduce" for word in device.words["name"]
+    ]
+    chosen = np.flatnonzero(np.array([*kinds, False])[device["name"]] & (device["bytes"] == UNKNOWN))
+    chosen = chosen[np.argsort(device["start"][chosen], kind="stable")]
+    if len(chosen) != len(buckets) * len(rows):
+        return device
+    sizes = device["bytes"].copy()
+    sizes[chosen] = np.tile(buckets, len(rows))
+    return device.with_columns(bytes=sizes)

@@ -1,0 +1,270 @@
+"""From a rank's tables to `RankData`: reject what cannot be, classify, attribute to steps, merge intervals."""
+
+import re
+
+import numpy as np
+
+from rankscope.analysis.core import kinds as names
+from rankscope.analysis.core.intervals import union
+from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
+from rankscope.analysis.core.notices import Level, Notice
+from rankscope.analysis.core.sm_share import sm_time
+from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
+from rankscope.analysis.rank.activity import activity
+from rankscope.analysis.rank.classify import classify, with_cpu_metadata
+from rankscope.analysis.rank.rank_data import COMM_COLUMNS, NO_STEP, RankData
+from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, step_at, step_of_device_work
+from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of, launch_of
+
+MAX_DURATION = 7 * 86400 * 10**9  # ns
+CLOCK_NOISE = 1_000_000  # ns that a kernel may seem to start before its own launch
+_DATA_WAIT = re.compile(r"data_wait$|enumerate\((?:DataLoader|DataPipe)\)#")
+_HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):", re.IGNORECASE)
+_NOT_COMPUTE = re.compile(
+    r"c10d::|record_param_comms|ProfilerStep#|(?:gloo|nccl|mpi|ucc|xccl):|enumerate\(DataLoader\)"
+)
+
+_NO_STEPS = {
+    "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step",
+    "nsys": "no NVTX range of a step: numbers of the whole window only; name yours with --nsys-steps",
+}
+
+
+def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
+    """Measure one rank as far as it can be alone; the rank's number must be known by now.
+
+    `where` knows the Python function around a runtime call, where stacks were recorded.
+    """
+    notices = list(trace.notices)
+    rank = trace.rank
+    assert rank is not None  # sources.py has seen to it
+
+    def note(kind: str, message: str, level: Level = "warning", **details: object) -> None:
+        file = trace.files[0]
+        text = f"{file}: {message}"
+        notices.append(Notice(kind=kind, level=level, rank=rank, file=file, message=text, details=details))
+
+    steps = host_steps(trace.host)
+    if not len(steps):
+        note("no_steps", _NO_STEPS[trace.source])
+    main = steps["thread"][0] if len(steps) else None
+    launches = trace.launches.with_columns(end=end_of(trace.launches))
+    mode = "device" if len(trace.device) else "cpu"
+    if mode == "device":
+        kernels = _device_work(trace, launches, steps, note)
+    else:
+        kernels = _host_work(trace, steps, note)
+    waits = _data_waits(trace.host, steps, main)
+    left_over = int((kernels["step"] == NO_STEP).sum()) if len(steps) else 0
+    work = [
+        union(kernels["start"][kernels["role"] == role], kernels["end"][kernels["role"] == role]) for role in _ROLES
+    ]
+    windows = device_windows(steps, kernels, launches, waits, mode)
+    windows = windows.with_columns(sm_busy=sm_time(kernels, windows["start"], windows["end"]))
+    on_gpu = launches if mode == "device" else launches.take(np.zeros(len(launches), bool))
+    done, syncs = activity(windows, kernels, on_gpu, trace.host, where)
+    return RankData(
+        rank=rank,
+        files=trace.files,
+        mode=mode,
+        world_size=trace.world_size,
+        backend=trace.backend,
+        groups=trace.groups,
+        host_id=trace.host_id,
+        probes=trace.probes,
+        complete=trace.complete,
+        source=trace.source,
+        sees_communication=trace.sees_communication,
+        steps=windows,
+        comms=_comms(kernels),
+        kernels=kernels,
+        compute=work[0],
+        copies=work[1],
+        data_wait=union(waits["start"], waits["end"]),
+        data_waits=waits,
+        activity=done,
+        syncs=syncs,
+        launches=launches,
+        host=trace.host,
+        span=(int(kernels["start"].min()), int(kernels["end"].max())) if len(kernels) else None,
+        left_over=left_over,
+        notices=notices,
+    )
+
+
+_ROLES = (COMPUTE, COPY)
+
+
+# --- GPU records ---------------------------------------------------------------------------------------------
+
+
+def _device_work(trace: RankTrace, launches: Table, steps: Table, note: object) -> Table:
+    assert callable(note)
+    table = _one_device(trace.device, note)
+    launch = launch_of(table["correlation"], launches)
+    table = table.with_columns(
+        end=end_of(table),
+        launch_start=np.where(launch >= 0, launches["start"][launch] if len(launches) else UNKNOWN, UNKNOWN),
+        launch_name=launches["name"][launch] if len(launches) else np.full(len(table), -1, np.int32),
+        launch_thread=launches["thread"][launch] if len(launches) else np.full(len(table), -1, np.int32),
+        described=(table["collective"] >= 0).astype(np.int64),
+    )
+    table = Table(table.columns, {**table.words, "launch_name": launches.words["name"]})
+    table = _possible(table, note).sort("start")
+    table = with_cpu_metadata(table, trace.host)
+    kind, words, role = classify(table)
+    table = Table({**table.columns, "kind": kind, "role": role}, {**table.words, "kind": words})
+    return table.with_columns(step=step_of_device_work(table, steps))
+
+
+def _one_device(table: Table, note: object) -> Table:
+    """Keep the device with the most records: shares of several devices in one process have no meaning."""
+    assert callable(note)
+    devices, counts = np.unique(table["device"], return_counts=True)
+    if len(devices) < 2:
+        return table
+    kept = devices[np.argmax(counts)]
+    note(
+        "several_devices",
+        f"work on devices {', '.join(map(str, devices))}; only device {kept} is measured: one process per device",
+        device=int(kept),
+    )
+    return table.take(table["device"] == kept)
+
+
+def _possible(table: Table, note: object) -> Table:
+    """Drop records that cannot be true and say so; clip kernels that swallow a later one of their stream."""
+    assert callable(note)
+    duration, launch = table["duration"], table["launch_start"]
+    reasons = {
+        "no_start": table["start"] == UNKNOWN,
+        "no_duration": duration == UNKNOWN,
+        "negative_duration": (duration < 0) & (duration != UNKNOWN),
+        "too_long": duration > MAX_DURATION,
+        "precedes_launch": (launch != UNKNOWN) & (table["start"] < launch - CLOCK_NOISE),
+    }
+    bad = np.logical_or.reduce(list(reasons.values()))
+    if bad.any():
+        counts = {reason: int(mask.sum()) for reason, mask in reasons.items() if mask.any()}
+        words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.items())
+        note("impossible_record", f"{int(bad.sum())} records left out: {words}", count=int(bad.sum()), reasons=counts)
+    early = (launch != UNKNOWN) & (table["start"] < launch) & ~bad
+    if early.any():
+        worst = int((launch - table["start"])[early].max())
+        note(
+            "start_before_launch",
+            f"{int(early.sum())} kernels seem to start up to {worst / 1000:.1f} us before their launch; kept",
+            "info",
+            count=int(early.sum()),
+        )
+    return _clip_swallowed(table.take(~bad), note)
+
+
+def _clip_swallowed(table: Table, note: object) -> Table:
+    """End a kernel where a later, non-empty one of its stream begins that it would contain wholly.
+
+    Kernels of one graph launch run side by side under one stream number: they are left as they are.
+    """
+    assert callable(note)
+    if not len(table):
+        return table
+    is_graph = np.array(["graph" in word.lower() for word in table.words["launch_name"]] + [False])
+    kernel = (table["activity"] == KERNEL) & (table["duration"] > 0) & ~is_graph[table["launch_name"]]
+    rows = np.flatnonzero(kernel)
+    rows = rows[np.lexsort([-table["end"][rows], table["start"][rows], table["stream"][rows]])]
+    start, end, stream = table["start"][rows], table["end"][rows].copy(), table["stream"][rows]
+    swallowed = (stream[:-1] == stream[1:]) & (start[1:] > start[:-1]) & (end[1:] <= end[:-1])
+    if not swallowed.any():
+        return table
+    end[:-1][swallowed] = start[1:][swallowed]
+    clipped = table["end"].copy()
+    clipped[rows] = end
+    count = int(swallowed.sum())
+    note(
+        "overlong_record",
+        f"{count} kernels contain a later kernel of their stream: ended where it begins",
+        count=count,
+    )
+    return table.with_columns(end=clipped, duration=clipped - table["start"])
+
+
+# --- CPU records ---------------------------------------------------------------------------------------------
+
+
+def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
+    """Without a GPU: the collective's own record plays the kernel's part, operators are compute."""
+    assert callable(note)
+    host = trace.host
+    known = (host["start"] != UNKNOWN) & (host["duration"] >= 0) & (host["duration"] <= MAX_DURATION)
+    words = host.words["name"]
+    is_comm = np.array([_HOST_COLLECTIVE.match(word) is not None for word in words] + [False])[host["name"]]
+    excluded = np.array([_NOT_COMPUTE.match(word) is not None for word in words] + [False])[host["name"]]
+    comm = known & is_comm
+    compute = known & ~excluded & (host["annotation"] == 0) & ~np.isin(host["thread"], host["thread"][comm])
+    if comm.any():
+        backend = trace.backend or words[int(host["name"][comm][0])].partition(":")[0]
+        note("cpu_collectives", f"{backend}: collectives on the CPU, with the time queued inside them", backend=backend)
+    rows = np.flatnonzero(comm | compute)
+    table = host.take(rows).with_columns(role=np.where(comm[rows], COMMUNICATION, COMPUTE))
+    kinds = [names.collective_kind(w) if c else None for w, c in zip(table.texts("name"), comm[rows], strict=True)]
+    codes, kind_words = encode(kinds)
+    blank = np.full(len(table), UNKNOWN, np.int64)
+    fields = {"activity": blank * 0, "device": blank * 0 - 1, "stream": table["thread"].astype(np.int64)}
+    fields |= {"correlation": blank, "bytes": blank, "occupancy": blank, "sm_share": blank, "launch_start": blank}
+    fields |= {"end": end_of(table), "kind": codes}
+    fields |= {"described": (table["collective"] >= 0).astype(np.int64)}
+    table = Table({**table.columns, **fields}, {**table.words, "kind": kind_words}).sort("start")
+    return table.with_columns(step=step_at(table["start"], steps))
+
+
+# --- for both ------------------------------------------------------------------------------------------------
+
+
+def _comms(kernels: Table) -> Table:
+    """Return the communication records in the order of the calls, which all ranks of a group share."""
+    table = kernels.take(kernels["role"] == COMMUNICATION)
+    table = table.take(np.lexsort([table["start"], _call_order(table)]))
+    payload = _payload(table)
+    return Table(
+        {name: table[name] if name != "bytes" else payload for name in COMM_COLUMNS},
+        {name: words for name, words in table.words.items() if name in COMM_COLUMNS},
+    )
+
+
+def _call_order(table: Table) -> Column:
+    """Return when each record was launched; a record without launch counts with its predecessor on its stream.
+
+    Those before the first launched one come before everything. Without launches the start is the order.
+    """
+    linked = table["launch_start"] != UNKNOWN
+    if not len(table) or linked.mean() < LINKED:
+        return table["start"]
+    order = table["launch_start"].copy()
+    for stream in np.unique(table["stream"][~linked]).tolist():
+        rows = np.flatnonzero(table["stream"] == stream)  # in order of start
+        previous = np.maximum.accumulate(np.where(linked[rows], np.arange(len(rows)), -1))
+        order[rows] = np.where(previous >= 0, order[rows[np.maximum(previous, 0)]], UNKNOWN)
+    return order
+
+
+def _payload(table: Table) -> Column:
+    """Return the payload by element count and type; where those are unknown, the size that the reader gave."""
+    rows = zip(table.texts("kind"), table.texts("dtype"), table["in_nelems"], table["out_nelems"], strict=True)
+    sizes = [
+        names.payload_bytes(
+            kind or "unknown", dtype, None if i == UNKNOWN else int(i), None if o == UNKNOWN else int(o)
+        )
+        for kind, dtype, i, o in rows
+    ]
+    return np.array([own if size is None else size for size, own in zip(sizes, table["bytes"], strict=True)], np.int64)
+
+
+def _data_waits(host: Table, steps: Table, main: int | None) -> Table:
+    """Return the intervals in which the consumer of the loader waited for a batch, on the thread of the steps."""
+    named = np.array([_DATA_WAIT.match(word) is not None for word in host.words["name"]] + [False])
+    chosen = named[host["name"]] & (host["duration"] > 0) & (host["start"] != UNKNOWN)
+    if main is not None:
+        chosen &= host["thread"] == main
+    table = host.take(chosen)
+    merged = union(table["start"], end_of(table))
+    return Table({"start": merged[0], "end": merged[1], "step": step_at(merged[0], steps)})

@@ -1,0 +1,150 @@
+"""Steps of one rank: the annotations on the host, which step launched each piece of GPU work, device windows."""
+
+import re
+
+import numpy as np
+
+from rankscope.analysis.core.kinds import is_launch
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.rank.rank_data import NO_STEP
+from rankscope.analysis.read.rank_trace import end_of
+
+STEP = re.compile(r"ProfilerStep\s*#(\d+)$")
+COVERED = 0.98  # share of a step's launches that must have left a record, or the step is partial
+LINKED = 0.5  # share of records with a launch from which on a record without one is an exception
+
+
+def host_steps(host: Table) -> Table:
+    """Return the steps in order of time: step, host_start, host_end, thread. A number counts once."""
+    numbers = [STEP.match(word) for word in host.words["name"]]
+    lookup = np.array([int(match[1]) if match else NO_STEP for match in numbers] + [NO_STEP])
+    of_row = lookup[host["name"]]
+    chosen = (of_row != NO_STEP) & (host["start"] != UNKNOWN) & (host["duration"] >= 0)
+    rows = host.take(chosen)
+    steps = Table(
+        {"step": of_row[chosen], "host_start": rows["start"], "host_end": end_of(rows), "thread": rows["thread"]}
+    ).sort("step", "host_start")
+    first = np.ones(len(steps), bool)
+    first[1:] = steps["step"][1:] != steps["step"][:-1]
+    return steps.take(first).sort("host_start")
+
+
+def step_at(times: Column, steps: Table) -> Column:
+    """Return the number of the step whose host interval holds each time, `NO_STEP` outside all."""
+    if not len(steps):
+        return np.full(len(times), NO_STEP)
+    at = np.searchsorted(steps["host_start"], times, "right") - 1
+    inside = (at >= 0) & (times < steps["host_end"][at])
+    return np.where(inside, steps["step"][at], NO_STEP)
+
+
+def step_of_device_work(table: Table, steps: Table) -> Column:
+    """Return the step of each device record (rows in order of start): the one that launched it.
+
+    Without a launch record its own start decides, unless launches are the rule in this trace: then records
+    before the first launched one of their stream are left over from before the window, and later ones belong
+    with their predecessor.
+    """
+    linked = table["launch_start"] != UNKNOWN
+    by_launch = step_at(np.where(linked, table["launch_start"], 0), steps)
+    by_start = step_at(table["start"], steps)
+    if not len(table) or linked.mean() < LINKED:
+        return np.where(linked, by_launch, by_start)
+    step = np.where(linked, by_launch, NO_STEP)
+    opened = table["start"][linked].min()
+    for stream in np.unique(table["stream"][~linked]).tolist():
+        rows = np.flatnonzero(table["stream"] == stream)
+        has = linked[rows]
+        if has.any():
+            previous = np.maximum.accumulate(np.where(has, np.arange(len(rows)), -1))
+            step[rows] = np.where(previous >= 0, step[rows[np.maximum(previous, 0)]], NO_STEP)
+        else:
+            step[rows] = np.where(table["start"][rows] < opened, NO_STEP, by_start[rows])
+    return step
+
+
+def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, mode: str) -> Table:
+    """Return `STEP_COLUMNS` but the last: each step with its window, its records and how much of it was recorded.
+
+    On a device a step runs from the end of the previous step's last work to the end of its own, so steps tile
+    the timeline; the first begins where left-over work ends, or with its annotation when there is none. On a
+    CPU the annotation is the window.
+    """
+    count = len(steps)
+    records = _count(kernels["step"], steps["step"])
+    start, end = steps["host_start"].copy(), steps["host_end"].copy()
+    if mode == "device" and count:
+        last = np.full(count, UNKNOWN)
+        index = np.searchsorted(steps["step"], kernels["step"], sorter=np.argsort(steps["step"], kind="stable"))
+        order = np.argsort(steps["step"], kind="stable")
+        known = kernels["step"] != NO_STEP
+        np.maximum.at(last, order[index[known]], kernels["end"][known])
+        before = _left_over_end(kernels, steps)
+        begin = np.maximum(before, UNKNOWN + 1) if before is not None else steps["host_start"][0]
+        # a step without device work has no window: it ends where it begins
+        ends = np.maximum.accumulate(np.concatenate([[begin], last]))
+        start, end = ends[:-1], ends[1:]
+        opens = _cycle_starts(steps)
+        start = np.where(opens & (start < steps["host_start"]), np.maximum(start, _gap_start(start, steps)), start)
+        end = np.maximum(end, start)
+    launched, covered = _coverage(steps, kernels, launches)
+    return Table(
+        {
+            "step": steps["step"],
+            "host_start": steps["host_start"],
+            "host_end": steps["host_end"],
+            "start": start,
+            "end": end,
+            "records": records,
+            "launches": launched,
+            "covered": covered,
+            "data_wait": _waits(steps, waits),
+            "complete": (records > 0) & (end > start) & (covered >= COVERED * launched),
+        }
+    )
+
+
+def _cycle_starts(steps: Table) -> Column:
+    """Return for each step whether its predecessor is missing: a new profiler cycle begins there."""
+    opens = np.zeros(len(steps), bool)
+    opens[1:] = np.diff(steps["step"]) != 1
+    return opens
+
+
+def _gap_start(start: Column, steps: Table) -> Column:
+    """A window that would reach back over the pause between two profiler cycles begins with its annotation."""
+    return np.where(start < steps["host_start"], steps["host_start"], start)
+
+
+def _left_over_end(kernels: Table, steps: Table) -> int | None:
+    """Return the end of the last work launched before the first step, None when nothing was left over."""
+    own = kernels["step"] != NO_STEP
+    first = kernels["start"][own].min() if own.any() else steps["host_end"][-1]
+    left = (~own) & (kernels["start"] < first)
+    if not left.any():
+        return None
+    end = int(kernels["end"][left].max())
+    return end if end > steps["host_start"][0] else None
+
+
+def _count(values: Column, keys: Column) -> Column:
+    found, counts = np.unique(values, return_counts=True)
+    table = dict(zip(found.tolist(), counts.tolist(), strict=True))
+    return np.array([table.get(key, 0) for key in keys.tolist()], np.int64)
+
+
+def _waits(steps: Table, waits: Table) -> Column:
+    total = np.zeros(len(steps), np.int64)
+    for index, step in enumerate(steps["step"].tolist()):
+        of_step = waits["step"] == step
+        total[index] = (waits["end"][of_step] - waits["start"][of_step]).sum()
+    return total
+
+
+def _coverage(steps: Table, kernels: Table, launches: Table) -> tuple[Column, Column]:
+    """Return (launches, launches of which a record was seen) of each step."""
+    launching = np.array([is_launch(word) for word in launches.words["name"]] + [False])[launches["name"]]
+    calls = launches.take(launching & (launches["start"] != UNKNOWN))
+    step = step_at(calls["start"], steps)
+    seen = np.isin(calls["correlation"], kernels["correlation"])
+    return _count(step, steps["step"]), _count(step[seen], steps["step"])

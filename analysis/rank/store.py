@@ -1,0 +1,69 @@
+"""Tables and ranks on disk: Parquet for what may be large, one small checked file for what is left of a rank.
+
+Nothing here decides when something is stored: see `cache`.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.core.parquet import LazyTable
+from rankscope.analysis.core.table import Table
+from rankscope.analysis.rank.rank_data import RankData
+
+LARGE = ("kernels", "launches", "host")  # of a RankData; each in a Parquet file of its own
+_DIGEST = 16  # bytes
+
+
+# --- a rank --------------------------------------------------------------------------------------------------
+
+
+def pack(data: RankData) -> bytes:
+    """Return all of a rank but its large tables, of which only the number of rows is kept, with a check sum."""
+    fields = {name: getattr(data, name) for name in data.__struct_fields__}
+    for name in LARGE:
+        fields[name] = len(fields[name])
+    body = msgspec.msgpack.encode(fields, enc_hook=_plain)
+    return hashlib.blake2b(body, digest_size=_DIGEST).digest() + body
+
+
+def unpack(text: bytes, large: Mapping[str, Callable[[], Table]]) -> RankData:
+    """Return the rank that `pack` packed; `large` gives its large tables when asked. `ValueError`: it is damaged."""
+    body = text[_DIGEST:]
+    if hashlib.blake2b(body, digest_size=_DIGEST).digest() != text[:_DIGEST]:
+        raise ValueError("check sum differs")
+    fields = msgspec.msgpack.decode(body)
+    for name in LARGE:
+        fields[name] = LazyTable(large[name], fields[name])
+    for name, value in fields.items():
+        fields[name] = _restored(value)
+    fields["notices"] = msgspec.convert(fields["notices"], list[Notice])
+    return RankData(**fields)
+
+
+def without_large(data: RankData, large: Mapping[str, Callable[[], Table]]) -> RankData:
+    """Return the rank with its large tables given up: they are loaded again when asked for."""
+    lazy = {name: LazyTable(large[name], len(getattr(data, name))) for name in LARGE}
+    return msgspec.structs.replace(data, **lazy)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Table):
+        return {"table": value.columns, "words": value.words}
+    if isinstance(value, np.ndarray):
+        return {"array": value.dtype.str, "shape": value.shape, "bytes": value.tobytes()}
+    if isinstance(value, np.generic):
+        return value.item()
+    raise NotImplementedError(type(value))
+
+
+def _restored(value: Any) -> Any:
+    if isinstance(value, dict) and "array" in value:
+        return np.frombuffer(value["bytes"], value["array"]).reshape(value["shape"])
+    if isinstance(value, dict) and "table" in value:
+        return Table({name: _restored(column) for name, column in value["table"].items()}, value["words"])
+    return value

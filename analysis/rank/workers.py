@@ -1,0 +1,220 @@
+"""The work on each rank that needs no other: files in, `RankData` out, on as many processes as pay.
+
+A task takes paths and gives back the small part of a `RankData`; its large tables stay on disk, in the cache or in
+the traces themselves, and are loaded when somebody asks. One rank's failure is a notice of that rank.
+"""
+
+import multiprocessing
+import os
+import re
+import sys
+import threading
+from collections.abc import Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import msgspec
+
+from rankscope.analysis.core.notices import Notice, UnreadableTraceError
+from rankscope.analysis.core.progress import Progress
+from rankscope.analysis.core.table import Table
+from rankscope.analysis.rank import cache, light_pass, store
+from rankscope.analysis.rank.prepare import prepare
+from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.rank.steps import host_steps
+from rankscope.analysis.read import reader as readers
+from rankscope.analysis.read.kineto import python_stacks
+from rankscope.analysis.read.kineto import reader as kineto
+from rankscope.analysis.read.rank_trace import RankTrace, merge_cycles
+from rankscope.analysis.read.sources import Source
+
+NO_RANK = -1  # of a file that does not say; the caller knows better
+_POOL_FROM = 500 << 20  # bytes of JSON from which starting processes pays
+_SCANNER_FROM = 40 << 20  # bytes of JSON from which importing numba pays
+_RATIO = 13  # of JSON to gzip, roughly
+_BASE_MEMORY = 400 << 20  # bytes of a worker beside its columns
+_COLUMNS = 0.35  # bytes of columns a byte of JSON
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's files: one, or those of its profiler cycles."""
+
+    sources: tuple[Source, ...]
+    fast: bool = False  # with the accelerated scanner
+    cache: Path | None = None  # root of the entries
+    keep_tables: bool = True  # whether the large tables come back with the result
+
+    @property
+    def json_bytes(self) -> int:
+        """Roughly how much JSON there is to read."""
+        return sum(_json_bytes(source.path) for source in self.sources)
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What became of a job: a rank, or notices that say why there is none."""
+
+    job: Job
+    data: RankData | None = None
+    notices: list[Notice] = []
+    conflicting: bool = False  # several files that are not cycles of one recording
+    kept: bool = False  # whether it was put into the cache just now
+
+
+def prepare_rank(job: Job) -> Outcome:
+    """Read a rank's files and measure it as far as it can be alone; looks into the cache first."""
+    folder = None
+    if job.cache is not None:
+        files, labels = [source.path for source in job.sources], [source.label for source in job.sources]
+        folder = cache.folder_of(files, labels, readers.name(job.sources[0], fast=job.fast), job.cache)
+    again = {name: _Again(job, name) for name in store.LARGE}
+    data = None if folder is None else cache.load(folder, again)
+    if data is not None:
+        return Outcome(job=job, data=data)
+    traces, notices = _read(job)
+    if not traces or (len(traces) > 1 and not are_cycles([host_steps(trace.host) for trace in traces])):
+        return Outcome(job=job, notices=notices, conflicting=bool(traces))
+    path = job.sources[0].path
+    trace = light_pass.without_open_steps(light_pass.completed(merge_cycles(traces), path), path)
+    where = python_stacks.where([source.path for source in job.sources], trace.extra)
+    data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank), where)
+    saved = folder is not None and not notices and cache.save(folder, data)
+    if not job.keep_tables:
+        data = store.without_large(data, again)
+        if saved and folder is not None:
+            data = cache.load(folder, again) or data
+    return Outcome(job=job, data=data, notices=notices, kept=saved)
+
+
+def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
+    """Read every file; one that gives no numbers becomes a notice, and the others go on."""
+    traces, notices = [], []
+    for source in job.sources:
+        rank = source.rank if source.rank is not None else source.rank_from_name
+        try:
+            traces.append(readers.read(source, fast=job.fast))
+        except UnreadableTraceError as error:
+            if error.notice.kind != "not_a_trace" or source.explicit:
+                notices.append(msgspec.structs.replace(error.notice, rank=error.notice.rank or rank))
+        except OSError as error:
+            text = f"{source.label}: cannot be read ({error.strerror}); check its permissions"
+            notices.append(Notice(kind="unreadable", level="partial", file=source.label, message=text))
+        except MemoryError:
+            text = f"{source.label}: needs more memory than there is; record fewer steps"
+            notices.append(Notice(kind="out_of_memory", level="partial", rank=rank, file=source.label, message=text))
+    return traces, notices
+
+
+def are_cycles(steps: Sequence[Table]) -> bool:
+    """Return whether tables of steps are those of profiler cycles of one rank: no number occurs in two of them."""
+    numbers = [set(table["step"].tolist()) for table in steps]
+    return all(numbers) and sum(map(len, numbers)) == len(set().union(*numbers))
+
+
+class _Again:
+    """Makes one large table again from the traces."""
+
+    def __init__(self, job: Job, name: str) -> None:
+        self._job = msgspec.structs.replace(job, cache=None, keep_tables=True)
+        self._name = name
+
+    def __call__(self) -> Table:
+        data = prepare_rank(self._job).data
+        if data is None:
+            raise RuntimeError(f"{self._job.sources[0].label}: changed while it was analysed; analyse it again")
+        table: Table = getattr(data, self._name)
+        return table
+
+
+# --- the map -------------------------------------------------------------------------------------------------
+
+
+def use_scanner(sources: Sequence[Source]) -> bool:
+    """Return whether the accelerated scanner pays: it is installed, and there is more to read than it costs to load."""
+    size = sum(_json_bytes(source.path) for source in sources)
+    return kineto.has_scanner() and ("numba" in sys.modules or size >= _SCANNER_FROM)
+
+
+def prepare_all(jobs: Sequence[Job], executor: Executor | None, progress: Progress) -> list[Outcome]:
+    """Run all jobs, the largest first, and return their outcomes in the order of the jobs."""
+    sizes = [job.json_bytes for job in jobs]
+    progress.begin(len(jobs), sum(sizes))
+    if executor is None and (len(jobs) == 1 or sum(sizes) < _POOL_FROM or _workers(sizes) == 1):
+        large = sum(sizes) >= _POOL_FROM  # then only one rank's tables at a time
+        with progress:
+            outcomes = []
+            for job, size in zip(jobs, sizes, strict=True):
+                kept = len(jobs) == 1 or not large
+                outcomes.append(prepare_rank(msgspec.structs.replace(job, keep_tables=kept)))
+                progress.advance(size)
+            return outcomes
+    if any(job.fast for job in jobs):  # compile once, before workers start and would each do it
+        kineto.warm_up()
+    small = [msgspec.structs.replace(job, keep_tables=False) for job in jobs]
+    if executor is not None:
+        return _collect(executor, small, sizes, progress)
+    with _pool(_workers(sizes)) as pool:
+        return _collect(pool, small, sizes, progress)
+
+
+def _collect(executor: Executor, jobs: list[Job], sizes: list[int], progress: Progress) -> list[Outcome]:
+    order = sorted(range(len(jobs)), key=lambda at: -sizes[at])
+    futures: dict[Future[Outcome], int] = {executor.submit(prepare_rank, jobs[at]): at for at in order}
+    outcomes: dict[int, Outcome] = {}
+    with progress:
+        for future in as_completed(futures):
+            at = futures[future]
+            try:
+                outcomes[at] = future.result()
+            except Exception as error:  # of whatever kind the executor's own is
+                if not _worker_died(error):
+                    raise
+                outcomes[at] = _alone(jobs[at])  # and with it all that waited: each gets a process of its own
+            progress.advance(sizes[at])
+    return [outcomes[at] for at in range(len(jobs))]
+
+
+def _worker_died(error: Exception) -> bool:
+    """Whether a process that did the work died: a pool breaks then, Dask gives a task up after several workers."""
+    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
+
+
+def _alone(job: Job) -> Outcome:
+    try:
+        with _pool(1) as pool:
+            return pool.submit(prepare_rank, job).result()
+    except BrokenExecutor:
+        source = job.sources[0]
+        text = f"{source.label}: the process that read it was killed, likely for want of memory; record fewer steps"
+        rank = source.rank if source.rank is not None else source.rank_from_name
+        notice = Notice(kind="reader_killed", level="partial", rank=rank, file=source.label, message=text)
+        return Outcome(job=job, notices=[notice])
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    """Start processes. Forking is fast and needs no importable main module; it is safe while there is one thread."""
+    method = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
+
+
+def _workers(sizes: Sequence[int]) -> int:
+    """Return how many processes the cores and the free memory carry."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    each = _BASE_MEMORY + int(_COLUMNS * max(sizes, default=0))
+    return max(1, min(cores, len(sizes), int(_free_memory() * 0.8) // each))
+
+
+def _free_memory() -> int:
+    """Return the bytes of memory that can be had; where the system does not say, what a small machine has."""
+    try:
+        found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        found = None
+    return int(found[1]) << 10 if found else 8 << 30
+
+
+def _json_bytes(path: Path) -> int:
+    try:
+        size = path.stat().st_size
+    except OSError:
+        return 0
+    return size * _RATIO if path.suffix == ".gz" else size

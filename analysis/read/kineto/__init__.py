@@ -1,0 +1,1 @@
+"""torch.profiler's Chrome traces, of any version, whole or damaged."""

@@ -1,0 +1,322 @@
+"""From a stream of bytes to trace events, a block at a time, for any JSON layout, whole or damaged.
+
+A block is cut at a place that looks like the border between two events; the decoder proves the cut, because a cut
+inside an event or a string leaves brackets open. Memory: one window and the events of one block.
+"""
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.notices import Level, Notice, UnreadableTraceError
+from rankscope.analysis.read.decode import EXACT_BELOW
+from rankscope.analysis.read.kineto.event_schema import EVENTS, EXACT_EVENTS, Event
+from rankscope.analysis.read.kineto.repair import BOUNDARY, is_counted, joined, repair
+from rankscope.analysis.read.kineto.stream import WINDOW, Stream
+
+if TYPE_CHECKING:
+    from rankscope.analysis.read.kineto.fast.scanner import Block, Scanner
+
+MAX_EVENT = 64 << 20  # bytes; an event larger than this is not an event but damage
+_ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
+_BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
+_BYTE = re.compile(r"\(byte (\d+)\)")
+_TAIL = 1 << 16
+_UNIQUE = ("distributedInfo", "baseTimeNanoseconds")  # two values of these would move or rename the rank
+
+
+class EventReader:
+    """Iterate over the events of one file; afterwards `metadata` and `notices` hold the rest.
+
+    Gives lists of events; with a scanner, columns of all windows that it can read, and events of the others.
+    """
+
+    def __init__(
+        self, path: Path, label: str | None = None, window: int = WINDOW, scanner: "Scanner | None" = None
+    ) -> None:
+        self.label = label or path.name
+        self.metadata: dict[str, Any] = {}
+        self.notices: list[Notice] = []
+        self.complete = True
+        self._stream = Stream(path, window)
+        self._scanner = scanner
+        self._line = 1
+        self._byte = 0
+        self._repairs: Counter[str] = Counter()
+
+    def __iter__(self) -> "Iterator[list[Event] | Block]":
+        windows = iter(self._stream)
+        buffer, head = self._find_array(windows)
+        tail: bytes | None = None
+        for window in itertools.chain([b""] if buffer else [], windows):
+            buffer += window
+            scanned = None if self._scanner is None else self._scanner.scan(buffer, self._byte)
+            if scanned is not None:
+                yield from scanned.blocks
+                if scanned.ended:
+                    tail = self._to_the_end(buffer[scanned.used :], windows)
+                    break
+                self._line += scanned.lines
+                self._byte += scanned.used
+                buffer = buffer[scanned.used :]
+                self._check_growth(buffer)
+                continue
+            cut, events, tail = self._whole_events(buffer)
+            yield events
+            if tail is not None:
+                tail = self._to_the_end(tail, windows)
+                break
+            if cut:
+                self._advance(buffer, cut)
+                buffer = buffer[cut:]
+            self._check_growth(buffer)
+        if tail is None:
+            events, tail = self._rest(buffer)
+            yield events
+        self._finish(head, tail)
+
+    @staticmethod
+    def _to_the_end(tail: bytes, windows: Iterator[bytes]) -> bytes:
+        """Read what follows the events, up to the size of an event: metadata, or damage that is noticed later."""
+        for window in windows:
+            if len(tail) <= MAX_EVENT:
+                tail += window
+        return tail
+
+    def _check_growth(self, buffer: bytes) -> None:
+        """Refuse a file in which nothing ends: memory holds one window and at most one event of this size."""
+        if len(buffer) > MAX_EVENT:
+            raise self._refused("json_invalid", f"no event ends within {MAX_EVENT >> 20} MiB", self._byte)
+
+    # --- the parts of the file -------------------------------------------------------------------------------
+
+    def _find_array(self, windows: Iterator[bytes]) -> tuple[bytes, bytes]:
+        buffer = b""
+        for window in windows:
+            buffer += window
+            match = _ARRAY.search(buffer) or _BARE.match(buffer)
+            if match:
+                self._advance(buffer, match.end())
+                return buffer[match.end() :], buffer[: match.end()]
+            if len(buffer) > MAX_EVENT:
+                raise self._refused("not_a_trace", f"no traceEvents in its first {MAX_EVENT >> 20} MiB: not a trace")
+        if not buffer.strip():
+            raise self._refused("empty_file", "empty; record it again or remove it")
+        if self._stream.fault or (buffer.lstrip()[:1] == b"{" and not buffer.rstrip().endswith(b"}")):
+            raise self._refused(self._stream.fault or "truncated", "cut before its first event; record it again")
+        raise self._refused("not_a_trace", "no traceEvents in it: not a torch.profiler (Chrome) trace")
+
+    def _whole_events(self, buffer: bytes) -> tuple[int, list[Event], bytes | None]:
+        """Decode up to the last border in `buffer`; returns (bytes used, events, text after the array or None)."""
+        for size in (_TAIL, len(buffer)):
+            start = max(0, len(buffer) - size)
+            for border in reversed(list(BOUNDARY.finditer(buffer, start))[-_TRIES:]):
+                text = b"[" + buffer[: border.start() + 1] + b"]"
+                try:
+                    return border.end() - 1, self._decode(text), None
+                except msgspec.MsgspecError as error:
+                    if "trailing characters" in str(error):
+                        end = _array_end(error, text)
+                        return len(buffer), self._decode(text[: end + 1]), buffer[end - 1 :]
+                    if not _is_wrong_cut(error, text):
+                        return border.end() - 1, self._mended(text[1:-1]), None
+                except UnicodeDecodeError:
+                    return border.end() - 1, self._mended(text[1:-1]), None
+        return 0, [], None
+
+    def _rest(self, buffer: bytes) -> tuple[list[Event], bytes | None]:
+        """Decode what is left at the end of the file: the last events, the end of the array, the metadata after it."""
+        text, repairs = b"[" + buffer, Counter[str]()
+        for _ in range(2):
+            try:
+                events, tail = self._decode(text), b"]"  # a bare array
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                if "trailing characters" in str(error):
+                    end = _array_end(error, text)
+                    events, tail = self._decode(text[: end + 1]), text[end:]
+                else:
+                    text, repairs = repair(text)
+                    if repairs:
+                        continue
+                    break
+            self._repairs += repairs
+            return events, tail
+        return self._salvage(buffer, last=True)
+
+    def _decode(self, text: bytes) -> list[Event]:
+        try:
+            events = EVENTS.decode(text)
+        except RecursionError:
+            raise msgspec.ValidationError("nested deeper than any trace") from None
+        if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
+            exact = EXACT_EVENTS.decode(text)
+            for event in exact:
+                event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
+            return list(exact)
+        return events
+
+    # --- damage ----------------------------------------------------------------------------------------------
+
+    def _mended(self, block: bytes) -> list[Event]:
+        fixed, repairs = repair(block)
+        if repairs:
+            try:
+                events = self._decode(b"[" + fixed + b"]")
+            except (msgspec.MsgspecError, UnicodeDecodeError):
+                pass
+            else:
+                self._repairs += repairs
+                return events
+        return self._salvage(block, last=False)[0]
+
+    def _salvage(self, block: bytes, *, last: bool) -> tuple[list[Event], bytes | None]:
+        """Take every record that can be read by itself; name each that cannot."""
+        events: list[Event] = []
+        tail: bytes | None = None
+        done = 0
+        for texts in joined(block):
+            offset = texts[0][0]
+            if offset < done:
+                continue
+            found = self._first_whole(texts)
+            if found is None:
+                end = offset + len(texts[0][1])
+                if last and end == len(block):
+                    break
+                self._lost_record(block, offset, texts[0][1])
+                continue
+            event, used = found
+            events += event
+            done = offset + used
+            rest = block[done:].lstrip()
+            if last and rest.startswith(b"]"):
+                return events, rest
+        if last and tail is None:
+            self._cut(len(block) - done, done)
+        return events, tail
+
+    def _first_whole(self, texts: list[tuple[int, bytes]]) -> tuple[list[Event], int] | None:
+        for _, text in texts:
+            fixed, repairs = repair(text)
+            try:
+                events = self._decode(b"[" + fixed + b"]")
+            except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+                if "trailing characters" in str(error):  # the array ended inside: this is the last record
+                    self._repairs += repairs
+                    end = _array_end(error, b"[" + fixed)
+                    return self._decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
+                if "truncated" in str(error) or _is_wrong_cut(error, fixed):
+                    continue
+                return None
+            self._repairs += repairs
+            return events, len(text)
+        return None
+
+    def _lost_record(self, block: bytes, offset: int, record: bytes) -> None:
+        line = self._line + block.count(b"\n", 0, offset)
+        counted = is_counted(record)
+        self.complete &= not counted
+        self._note(
+            "json_invalid",
+            f"line {line}: a record is not valid JSON; it was left out"
+            + (", and with it GPU work or a step: this rank's numbers are incomplete" if counted else ""),
+            "partial" if counted else "warning",
+            line=line,
+            byte=self._byte + offset,
+        )
+
+    def _cut(self, dropped: int, done: int) -> None:
+        self.complete = False
+        kind = self._stream.fault or "truncated"
+        what = {"truncated": "cut", "gzip_truncated": "gzip stream cut", "gzip_corrupt": "gzip stream corrupt"}[kind]
+        place = self._byte + done
+        self._note(
+            kind,
+            f"{what}: the last whole event ends at byte {place} (decoded), {dropped} bytes after it were dropped; "
+            "its rank is kept out of numbers across ranks: record it again",
+            "partial",
+            byte=place,
+        )
+
+    # --- metadata and notes ------------------------------------------------------------------------------------
+
+    def _finish(self, head: bytes, tail: bytes | None) -> None:
+        if self._stream.fault and self.complete:
+            self._cut(0, 0)
+        for kind, count in sorted(self._repairs.items()):
+            self._note(kind, f"{_REPAIRED[kind]} ({count} times); the rest of each record is used", count=count)
+        if head.rstrip().endswith(b"[") and head.lstrip()[:1] == b"[":
+            return  # a bare array has no metadata
+        text, _ = repair(head + (tail if tail is not None else b"]}"))
+        try:
+            document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode("utf-8-sig").lstrip())
+        except (ValueError, RecursionError):
+            head_only, _ = repair(head + b"]}")
+            try:
+                document = json.loads(head_only, object_pairs_hook=self._pairs)
+            except (ValueError, RecursionError):
+                raise self._refused("json_invalid", "its metadata is not valid JSON; record it again") from None
+            if self.complete:
+                self._note("json_invalid", "text after the events is not valid JSON; it was left out")
+        if not isinstance(document, dict):
+            raise self._refused("json_invalid", "its metadata is no JSON object; record it again")
+        self.metadata = document
+
+    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in _UNIQUE and key in values and values[key] != value:
+                raise UnreadableTraceError(
+                    Notice(
+                        kind="conflicting_duplicate_key",
+                        level="error",
+                        file=self.label,
+                        message=f"{self.label}: {key} stands there twice with different values; "
+                        "the file was put together wrongly, record it again",
+                        details={"key": key},
+                    )
+                )
+            values[key] = value
+        return values
+
+    def _advance(self, buffer: bytes, used: int) -> None:
+        self._line += int(np.count_nonzero(np.frombuffer(buffer, np.uint8, used) == ord("\n")))
+        self._byte += used
+
+    def _note(self, kind: str, message: str, level: Level = "warning", **details: Any) -> None:
+        name = self.label
+        self.notices.append(Notice(kind=kind, level=level, file=name, message=f"{name}: {message}", details=details))
+
+    def _refused(self, kind: str, message: str, byte: int | None = None) -> UnreadableTraceError:
+        self._note(kind, message, "partial", **({} if byte is None else {"byte": byte}))
+        return UnreadableTraceError(self.notices[-1])
+
+
+_TRIES = 20
+_REPAIRED = {
+    "invalid_bytes_replaced": "bytes that are not UTF-8, or control characters, were replaced",
+    "non_finite_token": "bare nan or inf was read as unknown",
+    "invalid_escape_repaired": "invalid escapes in names were read as plain backslashes",
+}
+
+
+def _place(error: Exception) -> int:
+    match = _BYTE.search(str(error))
+    return int(match[1]) if match else 0
+
+
+def _array_end(error: Exception, text: bytes) -> int:
+    """Return where the array's bracket stands, when the decoder complained of what follows it."""
+    return text.rfind(b"]", 0, _place(error))
+
+
+def _is_wrong_cut(error: Exception, text: bytes) -> bool:
+    """Return whether the decoder only missed closing brackets at the very end: the cut lay inside an event."""
+    return "truncated" in str(error) or (_BYTE.search(str(error)) is not None and _place(error) >= len(text) - 2)

@@ -1,0 +1,260 @@
+"""The accelerated way to read events: windows of bytes in, columns out, no object per event. Needs numba.
+
+Comes in: a buffer that begins at an event. Goes out: the columns of its whole events, or None where anything in it is
+not certainly plain JSON: the caller then reads this buffer the other way, which knows all kinds of damage. Memory: one
+window, its rows, and one copy of each distinct string.
+"""
+
+import codecs
+import hashlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.kinds import ANNOTATION, DEVICE, part_of
+from rankscope.analysis.core.table import UNKNOWN, Column
+from rankscope.analysis.read.decode import Codes
+from rankscope.analysis.read.kineto.fast import layout
+from rankscope.analysis.read.kineto.fast.keys import key_tables
+from rankscope.analysis.read.rank_trace import CODED
+from rankscope.conf.user_cache import user_folder
+
+WINDOW = 2 << 20  # bytes: small enough to stay in the cache
+_PADDING = 64  # readable bytes behind a window
+_CAPACITY = 1 << 14  # rows of each class that are handed on at a time
+_ROWS = {"device": layout.DEVICE_ROW, "launches": layout.LAUNCH_ROW, "host": layout.HOST_ROW}
+_CLASS = {"device": layout.IS_DEVICE, "launches": layout.IS_LAUNCH, "host": layout.IS_HOST, None: layout.SKIPPED}
+
+Block = dict[str, dict[str, Column]]
+
+
+class Scanned(NamedTuple):
+    """What was read of a buffer."""
+
+    used: int  # bytes, up to the beginning of an event or the end of the array
+    lines: int  # line ends among them
+    ended: bool  # whether the array ended there
+    blocks: list[Block]
+
+
+class Scanner:
+    """Scans the buffers of one file, one after another; `codes` are shared with the other way to read."""
+
+    def __init__(self, codes: dict[str, Codes]) -> None:
+        kernels()
+        self._symbols = _Symbols(codes)
+        self._keys, multipliers = key_tables()
+        self._scratch = np.full(layout.SCRATCH, UNKNOWN, np.int64)
+        self._state = np.zeros(layout.STATE, np.int64)
+        self._buffers = [np.empty((width, _CAPACITY), np.int64) for width in layout.WIDTHS]
+        self._window, self._positions = np.empty(0, np.uint8), np.empty(0, np.int32)
+        self._report = np.zeros(4, np.int64)
+        self._state[layout.KEYS] = _address(self._keys)
+        self._state[[layout.EVENT_MULTIPLIER, layout.ARGUMENT_MULTIPLIER]] = multipliers
+        self._state[layout.CAPACITY] = _CAPACITY
+        for number, buffer in enumerate(self._buffers):
+            self._state[layout.OUT + number] = _address(buffer)
+
+    def scan(self, buffer: bytes, offset: int) -> Scanned | None:
+        """Read the whole events of `buffer`, which begins at byte `offset` of the file; None: it is not plain."""
+        index, scan, count_lines, _ = kernels()
+        size = len(buffer)
+        if len(self._window) < size + _PADDING:
+            self._window = np.empty(size + size // 4 + _PADDING, np.uint8)
+            self._positions = np.empty(size + size // 4 + _PADDING, np.int32)
+        self._window[:size] = np.frombuffer(buffer, np.uint8)
+        self._window[size : size + _PADDING] = ord(" ")
+        base = _address(self._window)
+        positions, state = _address(self._positions), self._state
+        count = index(base, size, positions, _address(self._report))
+        odd_at, has_escapes, has_high_bytes = self._report[:3].tolist()
+        if has_high_bytes and not _is_utf8(buffer):
+            return None
+        state[[layout.AT_ENTRY, layout.CUT_AT, layout.BASE_OFFSET, layout.HAS_ESCAPES]] = (0, 0, offset, has_escapes)
+        state[layout.ROWS : layout.ROWS + 5] = 0
+        blocks: list[Block] = []
+        scratch, state_at = _address(self._scratch), _address(state)
+        while True:
+            state[layout.CLASSES] = self._symbols.classes_address
+            status = scan(base, size, positions, count, scratch, state_at, self._symbols.address)
+            if status == layout.NEW_CATEGORY:
+                self._symbols.classify(int(self._scratch[layout.FIELD["category"]]))
+            elif status == layout.REHASH:
+                self._symbols.grow()
+            elif status == layout.FULL and odd_at >= state[layout.CUT_AT]:
+                blocks.append(self._block())
+            else:
+                break
+        used = int(state[layout.CUT_AT])
+        if status in (layout.ODD, layout.FULL) or odd_at < max(used, size - _PADDING):
+            return None  # only a token that the window's end cuts may look odd
+        blocks.append(self._block())
+        return Scanned(used, count_lines(base, used), status == layout.END, blocks)
+
+    def _block(self) -> Block:
+        """Copy the rows that were written, with the symbols as codes of their columns."""
+        rows = self._state[layout.ROWS : layout.ROWS + 5].tolist()
+        block: Block = {}
+        for number, (part, names) in enumerate(_ROWS.items()):
+            if rows[number]:
+                columns = self._buffers[number]
+                block[part] = {name: self._column(name, columns[at, : rows[number]]) for at, name in enumerate(names)}
+        for number, part in ((3, "device"), (4, "host")):
+            if part in block:
+                block[part] |= self._calls(self._buffers[number][:, : rows[number]], len(block[part]["start"]))
+        self._state[layout.ROWS : layout.ROWS + 5] = 0
+        return block
+
+    def _column(self, name: str, values: Column) -> Column:
+        return self._symbols.codes(name, values) if name in CODED else values.copy()
+
+    def _calls(self, columns: Column, rows: int) -> dict[str, Column]:
+        """Spread the columns of collectives, which few rows have, over all rows."""
+        spread: dict[str, Column] = {}
+        for at, name in enumerate(layout.COLLECTIVE_ROW[1:], start=1):
+            coded = name in CODED
+            spread[name] = np.full(rows, -1, np.int32) if coded else np.full(rows, UNKNOWN, np.int64)
+            spread[name][columns[0]] = self._column(name, columns[at])
+        return spread
+
+
+class _Symbols:
+    """Every distinct string of a file once, as bytes; their codes in each column; the classes of categories."""
+
+    def __init__(self, codes: dict[str, Codes]) -> None:
+        self._codes = codes
+        self._lookup: dict[str, Column] = {}
+        self._table = np.zeros(8, np.int64)
+        self._size = 1 << 13
+        self._arena = np.empty(1 << 19, np.uint8)
+        self._offsets = np.zeros(1, np.int64)
+        self._classes = np.full(0, layout.UNSEEN, np.int64)
+        self._hashes = np.zeros(0, np.uint64)
+        self._slots = np.full(0, -1, np.int32)
+        self._resize()
+
+    @property
+    def address(self) -> int:
+        """Where the kernels find the table."""
+        return _address(self._table)
+
+    @property
+    def classes_address(self) -> int:
+        """Where the kernels find the class of each symbol."""
+        return _address(self._classes)
+
+    def grow(self) -> None:
+        """Make room for more symbols."""
+        if self._table[5] * 2 > self._table[2]:
+            self._size *= 4
+        else:
+            self._arena = np.concatenate([self._arena, np.empty(len(self._arena) * 3, np.uint8)])
+        self._resize()
+
+    def _resize(self) -> None:
+        rehash = kernels()[3]
+        hashes, slots = np.zeros(self._size, np.uint64), np.full(self._size, -1, np.int32)
+        rehash(self._hashes, self._slots, hashes, slots)
+        self._hashes, self._slots = hashes, slots
+        self._offsets = np.concatenate([self._offsets, np.zeros(self._size + 2 - len(self._offsets), np.int64)])
+        more = np.full(self._size + 2 - len(self._classes), layout.UNSEEN, np.int64)
+        self._classes = np.concatenate([self._classes, more])
+        arrays = (self._hashes, self._slots, self._arena, self._offsets)
+        self._table[[0, 1, 3, 4]] = [_address(array) for array in arrays]
+        self._table[2], self._table[7] = self._size - 1, len(self._arena)
+
+    def _raw(self, code: int) -> bytes:
+        return self._arena[self._offsets[code] : self._offsets[code + 1]].tobytes()
+
+    def text(self, code: int) -> str:
+        """Return a symbol as a string, its escapes resolved."""
+        raw = self._raw(code)
+        return msgspec.json.decode(b'"%b"' % raw, type=str) if b"\\" in raw else raw.decode("utf-8", "replace")
+
+    def classify(self, code: int) -> None:
+        """Give a symbol, which is a category, its class."""
+        try:
+            category = self.text(code)
+        except msgspec.DecodeError:  # a bad escape: this window is read the other way
+            category = ""
+        part = part_of(category)
+        detail = DEVICE.get(category.lower(), 0) if part == "device" else int(category.lower() in ANNOTATION)
+        self._classes[code] = _CLASS[part] + 16 * detail
+
+    def codes(self, name: str, symbols: Column) -> Column:
+        """Turn symbols into the codes that column `name` uses."""
+        lookup = self._lookup.get(name)
+        count = int(self._table[5])
+        if lookup is None or len(lookup) < count + 1:
+            lookup = np.full(self._size + 3, _NEW, np.int32)
+            known = self._lookup.get(name, lookup[:0])
+            lookup[: len(known)] = known
+            self._lookup[name] = lookup
+        at = np.where(symbols < 0, len(lookup) - 1, symbols)
+        lookup[-1] = -1
+        found = lookup[at]
+        if (found == _NEW).any():
+            missing = np.unique(at[found == _NEW]).tolist()
+            words = [self._pair(code) if name == "thread" else self.text(code) for code in missing]
+            lookup[missing] = self._codes[name].encode(words)
+            found = lookup[at]
+        return found
+
+    def _pair(self, code: int) -> tuple[int, int]:
+        pid, tid = np.frombuffer(self._raw(code), np.int64).tolist()
+        return pid, tid
+
+
+_NEW = -2
+_kernels: list[Callable[..., Any]] = []
+
+
+def kernels() -> list[Callable[..., Any]]:
+    """Return the compiled functions `index`, `scan`, `count_lines` and `rehash`.
+
+    numba is imported, and everything compiled, when the first trace is read, or before worker processes start. The
+    compiled code is kept in the user's cache folder, by the text of its sources: numba itself would look at one file
+    of them only. Where no folder can be written to, it is kept for this process and its workers.
+    """
+    if not _kernels:
+        import numba
+
+        config: Any = numba.config
+
+        sources = sorted(Path(__file__).parent.glob("*.py"))
+        digest = hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
+        kept = config.CACHE_DIR
+        config.CACHE_DIR = str(user_folder() / f"numba-{digest}")
+        try:
+            _kernels.extend(_compiled())
+        except RuntimeError:  # numba found no folder
+            config.CACHE_DIR = tempfile.mkdtemp(prefix="rankscope-numba-")
+            _kernels.extend(_compiled())
+        finally:
+            config.CACHE_DIR = kept
+    return _kernels
+
+
+def _compiled() -> list[Callable[..., Any]]:
+    from rankscope.analysis.read.kineto.fast.index import count_lines, index
+    from rankscope.analysis.read.kineto.fast.rows import scan
+    from rankscope.analysis.read.kineto.fast.symbols import rehash
+
+    return [index, scan, count_lines, rehash]
+
+
+def _address(array: Column) -> int:
+    return int(array.ctypes.data)
+
+
+def _is_utf8(text: bytes) -> bool:
+    """Return whether all characters are valid; the last one may be cut."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(text)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,116 @@
+"""`RankTrace`: what one rank recorded, as tables. What every reader (Kineto here, others later) must produce.
+
+Times are absolute integer nanoseconds of that rank's own clock; `duration` is `UNKNOWN` where the file gave none.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+
+# Work on a device: kernels, copies, memsets. The collective's columns are known for communication kernels only.
+DEVICE_COLUMNS = (
+    "start", "duration", "activity", "name", "device", "stream", "correlation", "external_id", "bytes",
+    "occupancy",  # of a kernel, estimated from its launch (%); 0 where the profiler could not
+    "sm_share",  # of a kernel: the share of the SMs that its blocks can use (scan_layout.WHOLE = all); 0 as above
+)  # fmt: skip
+COLLECTIVE_COLUMNS = ("collective", "in_nelems", "out_nelems", "group_size", "dtype", "group", "group_ranks", "seq")
+LAUNCH_COLUMNS = ("start", "duration", "name", "thread", "correlation")
+HOST_COLUMNS = ("start", "duration", "name", "thread", "external_id", "annotation", *COLLECTIVE_COLUMNS)
+
+Where = Callable[[Table], list[str | None]]  # runtime calls (`start`, `thread`) -> the Python function around each
+CODED = frozenset({"name", "collective", "dtype", "group", "group_ranks", "thread"})
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """One comparison of a rank's wall clock with rank 0's (ns): the offset is right to within half the round trip."""
+
+    time_ns: int
+    offset_ns: int
+    rtt_ns: int
+
+
+class RankTrace(msgspec.Struct, kw_only=True):
+    """The tables of one rank, from one file or from the files of several profiler cycles."""
+
+    files: list[str]
+    rank: int | None
+    device: Table  # DEVICE_COLUMNS + COLLECTIVE_COLUMNS
+    launches: Table  # LAUNCH_COLUMNS: runtime and driver calls
+    host: Table  # HOST_COLUMNS: operators and annotations on CPU threads
+    source: str = "kineto"  # who recorded it: "kineto" or "nsys"
+    world_size: int | None = None
+    backend: str | None = None
+    groups: dict[str, list[int]] = {}  # process group -> global ranks, where the file lists them
+    host_id: str | None = None  # ranks of one host_id share a clock; None: unknown
+    probes: list[Probe] = []  # of this clock against rank 0's
+    sees_communication: bool = True  # False: the recorder cannot see collectives, so none is no zero
+    complete: bool = True  # False: records are missing; the rank is kept out of numbers across ranks
+    notices: list[Notice] = []
+    extra: dict[str, Any] = {}  # other metadata of the file
+
+
+def empty_table(columns: tuple[str, ...]) -> Table:
+    """Return a table of no rows with these columns."""
+    types = {name: np.zeros(0, np.int32 if name in CODED else np.int64) for name in columns}
+    return Table(types, {name: [] for name in columns if name in CODED})
+
+
+MAX_RANKS = 1 << 20  # no job has more; a larger number in a file is damage, and lists of so many ranks fill the memory
+
+
+def rank_number(value: object) -> int | None:
+    """Return `value` where it can be a rank or a number of ranks, else None."""
+    return value if type(value) is int and 0 <= value <= MAX_RANKS else None
+
+
+def end_of(table: Table) -> Any:
+    """Return the end of each row (ns)."""
+    return table["start"] + np.maximum(table["duration"], 0)
+
+
+def launch_of(correlation: Column, launches: Table) -> Column:
+    """Return for each correlation id the row of the call that launched it, -1 without one."""
+    if not len(launches):
+        return np.full(len(correlation), -1)
+    order = np.lexsort([launches["start"], launches["correlation"]])
+    ids = launches["correlation"][order]
+    at = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
+    found = (ids[at] == correlation) & (correlation != UNKNOWN) & (correlation != 0)
+    return np.where(found, order[at], -1)
+
+
+def merge_cycles(traces: list[RankTrace]) -> RankTrace:
+    """Join the profiler cycles of one rank: tables one after another, notices together."""
+    first = traces[0]
+    if len(traces) == 1:
+        return first
+    shifted = [_namespaced(trace, index) for index, trace in enumerate(traces)]
+    return msgspec.structs.replace(
+        first,
+        files=[file for trace in traces for file in trace.files],
+        device=Table.concat([trace.device for trace in shifted]),
+        launches=Table.concat([trace.launches for trace in shifted]),
+        host=Table.concat([trace.host for trace in shifted]),
+        complete=all(trace.complete for trace in traces),
+        notices=[notice for trace in traces for notice in trace.notices],
+    )
+
+
+def _namespaced(trace: RankTrace, index: int) -> RankTrace:
+    """Correlation and external ids are local to a file: keep those of different cycles apart."""
+
+    def shift(table: Table, *names: str) -> Table:
+        moved = {name: np.where(table[name] == UNKNOWN, UNKNOWN, table[name] + (index << 48)) for name in names}
+        return table.with_columns(**moved)
+
+    return msgspec.structs.replace(
+        trace,
+        device=shift(trace.device, "correlation", "external_id"),
+        launches=shift(trace.launches, "correlation"),
+        host=shift(trace.host, "external_id"),
+    )

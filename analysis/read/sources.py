@@ -1,0 +1,244 @@
+"""What lies at the paths a user gives: which files hold which rank of which pass, and what is missing.
+
+Comes in: a run folder, a pass folder, folders of traces, files. Goes out: a `Source` per trace file. Nothing is
+read here but names and the small JSON files of our own run folders.
+"""
+
+import gzip
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rankscope.analysis.core.notices import AnalysisError, Notice
+from rankscope.analysis.read.pass_steps import read_pass
+from rankscope.analysis.read.rank_trace import Probe, rank_number
+from rankscope.conf import RunDir, RunDirError
+from rankscope.conf.files import read_json
+from rankscope.conf.run_dir import PassDir, RankDir
+
+_TRACE = re.compile(r"\.json(\.gz)?$")
+_NSYS = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
+_UNFINISHED = re.compile(r"\.json(\.gz)?\.tmp$")
+_RANK = re.compile(r"rank[-_.=]?(\d+)|(?<![a-z])r(\d+)(?![a-z0-9])", re.IGNORECASE)
+_DIGITS = 12  # of a number in a name; more are no rank
+_HEAD = 1 << 18  # bytes before a trace's first event
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """One trace file and what is known of it from outside."""
+
+    path: Path
+    label: str  # what messages call it
+    explicit: bool  # named by the user, so it must be a trace
+    rank: int | None = None  # from our own run folder; decides
+    rank_from_name: int | None = None  # a guess, used when the file does not say
+    host_id: str | None = None
+    probes: tuple[Probe, ...] = ()  # of its clock against rank 0's
+    process: int | None = None  # in a report of Nsight Systems that holds several
+    steps: str | None = None  # names the NVTX ranges that are steps
+
+    @property
+    def nsys(self) -> bool:
+        """Whether Nsight Systems wrote it."""
+        return _NSYS.search(self.path.name) is not None
+
+
+class Sources(msgspec.Struct, frozen=True, kw_only=True):
+    """All trace files of one analysis."""
+
+    files: list[Source]
+    run_dir: RunDir | None = None
+    world_size: int | None = None
+    notices: list[Notice] = []
+    pass_name: str | None = None  # of our own run folder: which pass the files are of
+
+
+def find(paths: Sequence[Path]) -> Sources:
+    """Find the trace files at `paths`; `AnalysisError` when there is none."""
+    for path in paths:
+        if not path.exists():
+            raise AnalysisError(f"{path}: does not exist; give a run folder, a folder of traces, or trace files")
+    if len(paths) == 1 and paths[0].is_dir():
+        if (paths[0] / "run.json").exists():
+            return _run(RunDir(paths[0]))
+        if (paths[0] / "ranks").is_dir():
+            return _pass(PassDir(paths[0]), None, None)
+    return _loose(paths)
+
+
+def _run(run_dir: RunDir) -> Sources:
+    try:
+        record = run_dir.read_record()
+    except RunDirError as error:
+        raise AnalysisError(str(error)) from None
+    world_size = record.get("world_size")
+    size = rank_number(world_size)
+    found = {name: _pass(run_dir.for_pass(name), run_dir, size) for name in ("light", "torch", "nsys")}
+    ranks = {name: len({file.rank for file in files.files}) for name, files in found.items()}
+    chosen = "torch" if ranks["torch"] else "light" if ranks["light"] else "nsys"
+    if ranks["light"] >= ranks["torch"] > 0 and _shorter(run_dir):
+        chosen = "light"
+    notices = found[chosen].notices + recording_notices(run_dir)
+    return msgspec.structs.replace(found[chosen], pass_name=chosen, notices=notices)
+
+
+def _shorter(run_dir: RunDir) -> bool:
+    """Return whether the light pass disturbed the job less than the torch pass did, by their steps."""
+    light, full = (read_pass(run_dir.for_pass(name), "active") for name in ("light", "torch"))
+    times = [None if steps is None else steps.step_ns() for steps in (light, full)]
+    return times[0] is not None and (times[1] is None or times[0] < times[1])
+
+
+def recording_notices(run_dir: RunDir) -> list[Notice]:
+    """Return what ranks had to say about their recording, each once, with the pass and the first rank that said it."""
+    said: dict[str, Notice] = {}
+    for pass_dir in (found for kind in ("plain", "torch", "light", "nsys") for found in run_dir.repeats(kind)):
+        for rank_dir in pass_dir.ranks():
+            notes = _rank_info(rank_dir, []).get("notes")
+            for text in notes if isinstance(notes, list) else []:
+                notice = Notice(kind="recording", rank=rank_dir.rank, message=f"{pass_dir.name} pass: {text}")
+                said.setdefault(str(text), notice)
+    return list(said.values())
+
+
+def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> Sources:
+    files: list[Source] = []
+    notices: list[Notice] = []
+    for rank_dir in pass_dir.ranks():
+        info = _rank_info(rank_dir, notices)
+        world_size = rank_number(info.get("world_size")) or world_size
+        traces = sorted(rank_dir.path.glob("trace*.json.gz"), key=lambda path: (len(path.name), path.name))
+        traces = traces or reports(rank_dir.path.glob("nsys.*"))
+        files += [
+            Source(
+                path=path,
+                label=f"ranks/{rank_dir.rank}/{path.name}",
+                explicit=True,
+                rank=rank_dir.rank,
+                host_id=_host_id(info),
+                probes=_probes(info),
+            )
+            for path in traces
+        ]
+    if not files and run_dir is None:
+        raise AnalysisError(
+            f"{pass_dir.path}: no trace.json.gz and no nsys.sqlite under ranks/; was a torch or nsys pass recorded?"
+        )
+    return Sources(files=files, run_dir=run_dir, world_size=world_size, notices=notices)
+
+
+def reports(paths: Iterable[Path]) -> list[Path]:
+    """Return of each report of Nsight Systems the file to read: its export, unless the report is younger."""
+    by_stem: defaultdict[Path, dict[str, Path]] = defaultdict(dict)
+    for path in paths:
+        if _NSYS.search(path.name):
+            by_stem[path.with_suffix("")][path.suffix] = path
+    chosen = []
+    for found in by_stem.values():
+        export, report = found.get(".sqlite"), found.get(".nsys-rep")
+        stale = export is not None and report is not None and export.stat().st_mtime < report.stat().st_mtime
+        chosen.append(report if export is None or (stale and report) else export)
+    raw = [found[".qdstrm"] for found in by_stem.values() if set(found) == {".qdstrm"}]
+    return sorted([path for path in chosen if path is not None] + raw)
+
+
+def _rank_info(rank_dir: RankDir, notices: list[Notice]) -> dict[str, Any]:
+    try:
+        info = read_json(rank_dir.info)
+        return info if isinstance(info, dict) else {}
+    except FileNotFoundError:
+        what = "missing: the rank did not end properly"
+    except (OSError, ValueError):
+        what = "not valid JSON"
+    notices.append(
+        Notice(kind="rank_info", rank=rank_dir.rank, file=rank_dir.info.name, message=f"{rank_dir.info}: {what}")
+    )
+    return {}
+
+
+def _host_id(info: dict[str, Any]) -> str | None:
+    """Return what names a rank's clock: the boot of a kernel, and the host, since containers may be given their own."""
+    boot, host = info.get("boot_id"), info.get("host")
+    return f"{boot} {host}" if boot else None
+
+
+def _probes(info: dict[str, Any]) -> tuple[Probe, ...]:
+    """Return the rank's clock probes; none where they cannot be read."""
+    try:
+        return tuple(msgspec.convert(info.get("clock_probes") or [], list[Probe]))
+    except msgspec.ValidationError:
+        return ()
+
+
+def _loose(paths: Sequence[Path]) -> Sources:
+    files: list[Source] = []
+    notices: list[Notice] = []
+    for path in paths:
+        found = _of_one_kind(_in_folder(path), _reports_in(path)) if path.is_dir() else [path]
+        for file in found:
+            if _UNFINISHED.search(file.name):
+                text = f"{file.name}: the profiler writes .tmp and renames it at the end, so this export was cut off"
+                notices.append(
+                    Notice(kind="unfinished_export", level="partial", rank=_named(file), file=file.name, message=text)
+                )
+            else:
+                files.append(
+                    Source(path=file, label=file.name, explicit=not path.is_dir(), rank_from_name=_named(file))
+                )
+    if not files:
+        where = ", ".join(str(path) for path in paths)
+        raise AnalysisError(
+            notices[0].message
+            if notices
+            else f"{where}: no trace files (*.json, *.json.gz, *.sqlite, *.nsys-rep) in it; give a folder that has"
+        )
+    return Sources(files=files, notices=notices)
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Return the files of a folder that may be traces; of its subfolders when it has none itself."""
+    for pattern in ("*", "*/*", "**/*"):
+        found = [
+            path
+            for path in folder.glob(pattern)
+            if path.is_file() and (_TRACE.search(path.name) or _UNFINISHED.search(path.name))
+        ]
+        if found:
+            return sorted(found, key=lambda path: (path.parent, _named(path) or 0, path.name))
+    return []
+
+
+def _of_one_kind(traces: list[Path], found: list[Path]) -> list[Path]:
+    """Return torch.profiler's traces, or the reports where other JSON files merely lie beside them."""
+    return found if found and not any(map(_looks_like_trace, traces)) else traces
+
+
+def _looks_like_trace(path: Path) -> bool:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return b'"traceEvents"' in file.read(_HEAD)
+    except (OSError, EOFError, zlib.error):
+        return True  # a damaged trace has to be named
+
+
+def _reports_in(folder: Path) -> list[Path]:
+    """Return the reports of Nsight Systems in a folder; of its subfolders when it has none itself."""
+    for pattern in ("*", "*/*", "**/*"):
+        found = reports(path for path in folder.glob(pattern) if path.is_file())
+        if found:
+            return found
+    return []
+
+
+def _named(path: Path) -> int | None:
+    """Return the rank that a file's name, or its folder's, states; None when neither does."""
+    for name in (path.name, path.parent.name):
+        match = _RANK.search(name)
+        if match:
+            return rank_number(int((match[1] or match[2])[:_DIGITS]))
+    return rank_number(int(path.parent.name[:_DIGITS])) if path.parent.name.isdecimal() else None

@@ -1,0 +1,1 @@
+"""The summary and what is made of it: terminal, Markdown, HTML, templates."""

@@ -1,0 +1,37 @@
+"""`report.md`: the summary as a page that can be pasted into an issue. `summary.json` in, text out."""
+
+import shlex
+from typing import Any
+
+from rankscope.analysis.measure.breakdown import PARTS
+from rankscope.analysis.show import pages
+from rankscope.analysis.show.terminal import device_words, verdict_sentence, warning_lines
+from rankscope.conf import RunDir
+from rankscope.conf.files import read_json
+
+Json = dict[str, Any]
+
+
+def report(summary: Json, run_dir: RunDir | None) -> str:
+    """Return the report as Markdown; `run_dir` adds how to run it again."""
+    return pages.render(
+        "report.md.jinja",
+        unknown="?",
+        s=summary,
+        title=f"rankscope: {run_dir.path.resolve().name}" if run_dir else "rankscope",
+        verdict=verdict_sentence(summary),
+        rate=summary["throughput"],
+        device=device_words(summary["per_rank"]),
+        parts=PARTS,
+        warnings=warning_lines(summary),
+        command=None if run_dir is None else command(run_dir),
+    )
+
+
+def command(run_dir: RunDir) -> str | None:
+    """Return the command that repeats a run, None where its record is missing."""
+    try:
+        overrides = read_json(run_dir.record)["overrides"]
+        return shlex.join(["rankscope", "run", *(item for item in overrides if not item.startswith("run_dir="))])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,48 @@
+"""Templates of reports and pages: one base, one set of filters. HTML escapes every name that comes from a file."""
+
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+from rankscope.analysis.show.terminal import advice_of, byte_size, slowdown
+
+
+def text_of(name: str) -> str:
+    """Return a file of the package's templates."""
+    return files("rankscope.analysis.show").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+def environment(template: str, unknown: str = "-") -> jinja2.Environment:
+    """Return the environment for a template; `unknown` stands for a number that is None."""
+    found = jinja2.Environment(
+        autoescape=template.endswith(".html.jinja"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        loader=jinja2.FunctionLoader(text_of),
+    )
+
+    def number(form: str, otherwise: str = unknown) -> Any:
+        return lambda value: otherwise if value is None else form.format(value)
+
+    found.filters |= {
+        "ms": number("{:.2f}"),
+        "one": number("{:.1f}"),
+        "whole": number("{:.0f}"),
+        "percent": number("{:.1%}"),
+        "whole_percent": number("{:.0%}", "-"),
+        "percents": lambda value: "" if value is None else f" ({value[0]:.1%} to {value[1]:.1%})",
+        "interval": lambda value: "" if value is None else f" ({value[0]:.2f} to {value[1]:.2f})",
+        "times": number("x {:.2f}"),
+        "size": lambda value: unknown if value is None else byte_size(value),
+        "or_dash": number("{}"),
+        "slowdown": lambda value: slowdown("torch.profiler", value),
+        "advice": advice_of,
+        "capitalize_first": lambda text: text[:1].upper() + text[1:],
+    }
+    return found
+
+
+def render(template: str, unknown: str = "-", **values: Any) -> str:
+    """Return a template filled in."""
+    return environment(template, unknown).get_template(template).render(**values)

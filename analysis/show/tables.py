@@ -1,0 +1,56 @@
+"""The tables that are written beside the summary, those by operator and kernel among them: an `Analysis` in."""
+
+import msgspec
+
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.core.table import Table
+from rankscope.analysis.explain.gather import config_of
+from rankscope.analysis.pipeline import load
+from rankscope.analysis.result import Analysis
+from rankscope.analysis.tables import buckets, calls_and_steps, operators
+
+
+def tables(analysis: Analysis) -> dict[str, Table]:
+    """Return the tables that are written beside the summary."""
+    detailed = with_operators(analysis)
+    found = {
+        "collectives": calls_and_steps.collectives(analysis),
+        "steps": calls_and_steps.steps(analysis),
+        "segments": calls_and_steps.segments(analysis),
+        "operators": operators.operators(detailed),
+        "kernels_by_name": operators.kernels_by_name(analysis),
+        "modules": operators.modules(detailed),
+        "buckets": buckets.buckets(analysis),
+    }
+    more = {"roofline": roofline_of(analysis), "memory": memory_of_window(analysis)}
+    return found | {name: table for name, table in more.items() if table is not None}
+
+
+def memory_of_window(analysis: Analysis) -> Table | None:
+    """Return the memory's timeline; None where the run was not to record it."""
+    from rankscope.analysis.tables.memory_timeline import memory_timeline
+
+    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
+    return memory_timeline(analysis) if config is not None and config.profile.profile_memory else None
+
+
+def with_operators(analysis: Analysis) -> Analysis:
+    """Return what has operators and ranges: of a run whose light pass was analysed, the analysis of its torch pass."""
+    if analysis.pass_name != "light" or analysis.run_dir is None:
+        return analysis
+    try:
+        found = load(analysis.run_dir.for_pass("torch").path, options=analysis.options)
+    except AnalysisError:
+        return analysis  # the tables are empty then, as of a trace without operators
+    return msgspec.structs.replace(found, run_dir=analysis.run_dir)
+
+
+def roofline_of(analysis: Analysis) -> Table | None:
+    """Return the roofline's rows of the first rank; None where no shapes and FLOPs were recorded."""
+    from rankscope.analysis.tables.roofline import roofline
+
+    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
+    if analysis.run_dir is None or config is None:
+        return None
+    ranks = analysis.run_dir.for_pass("torch").ranks()
+    return roofline(ranks[0], config, analysis.ceilings) if ranks else None

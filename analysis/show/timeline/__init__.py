@@ -1,0 +1,1 @@
+"""All ranks of a step on one clock: picture, page, Perfetto trace."""

@@ -1,0 +1,286 @@
+"""What a timeline draws: an `Analysis` in, per rank the parts of its steps, collectives, ranges and kernels out.
+
+All times are integer nanoseconds on the common clock. Nothing is drawn here: the figure, the interactive page and the
+Perfetto trace are made from these tables, so they show the same.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.align.match import group_name
+from rankscope.analysis.core import group_by
+from rankscope.analysis.core.intervals import Intervals, covers
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.measure.breakdown import PARTS, communication_sets
+from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.result import Analysis
+from rankscope.analysis.show.timeline.ranges import host_ranges, on_device
+from rankscope.analysis.show.timeline.tiles import lanes, tile
+
+UNSPLIT = len(PARTS)  # code of communication of which wait and transfer cannot be told apart
+NAMES = (*PARTS, "communication")
+WHOLE_WINDOW = -1  # the number of the only step where a recording has no steps
+MOST_ROWS = 64  # ranks from which on the figure and the page fold
+_SHOWN_OF_MANY = 12  # ranks of a folded timeline that are drawn one by one
+_NOTHING = np.zeros(0, np.int64)
+
+
+class RankView(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank's tables; `ranges` and `kernels` are empty for a rank that is only part of a density."""
+
+    rank: int
+    steps: Table  # step, start, end
+    parts: Table  # step, start, end, part (code into NAMES): the six parts, which tile each step
+    calls: Table  # step, start, ready (UNKNOWN: not split), end, kind, bytes, group, call, lateness, exposed, lane
+    comm: Table  # start, end, part, hidden: where communication ran, and whether compute hid it
+    ranges: Table  # start, end, name: outermost annotations, from their first device record to their last
+    host_ranges: Table  # start, end, name: the same annotations on the CPU
+    kernels: Table  # start, end, name, role, stream
+
+    def window(self, step: int) -> tuple[int, int] | None:
+        """Return start and end of a step on the device, None when this rank has none."""
+        at = np.flatnonzero(self.steps["step"] == step)
+        return (int(self.steps["start"][at[0]]), int(self.steps["end"][at[0]])) if len(at) else None
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest rank of a step, and the collective where it was latest."""
+
+    step: int
+    rank: int
+    call: int
+    lateness_ns: int
+    start: int  # when this rank arrived at the collective
+    others: int  # the median of when the others did
+    late: bool  # whether it is late enough to count
+    cause: str | None
+    excess_ns: dict[str, int]  # by cause, where it counts: how much more of it than the median of the others
+
+
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is drawn of one recording."""
+
+    name: str
+    world_size: int
+    steps: list[int]
+    judged: list[int]  # those of them in which lateness means something
+    views: list[RankView]  # in the order of ranks
+    shown: list[int]  # ranks that get a row of their own
+    lateness: dict[int, dict[int, int]]  # step -> rank -> ns
+    marks: dict[int, Mark]  # step -> its latest rank
+    step_ns: int  # median step, against which a lateness is judged
+    threshold_ns: int  # from which a lateness counts
+    device: bool  # False: recorded on a CPU
+
+    def view(self, rank: int) -> RankView:
+        """Return one rank's tables."""
+        return next(view for view in self.views if view.rank == rank)
+
+    @property
+    def rows(self) -> list[RankView]:
+        """The ranks that are drawn one by one."""
+        wanted = set(self.shown)
+        return [view for view in self.views if view.rank in wanted]
+
+    @property
+    def folded(self) -> list[RankView]:
+        """The ranks of which only a density is drawn."""
+        wanted = set(self.shown)
+        return [view for view in self.views if view.rank not in wanted]
+
+    def window(self, step: int) -> tuple[int, int]:
+        """Return the first start and the last end of a step over all ranks."""
+        found = [window for view in self.views if (window := view.window(step)) is not None]
+        return min(start for start, _ in found), max(end for _, end in found)
+
+    def typical_step(self) -> int:
+        """Return the step to look at first: the late one of median lateness, else the one of median length."""
+        late = sorted((mark.lateness_ns, mark.step) for mark in self.marks.values() if mark.late)
+        if late:
+            return late[(len(late) - 1) // 2][1]
+        lengths = sorted((np.subtract(*self.window(step)[::-1]), step) for step in self.judged or self.steps)
+        return lengths[(len(lengths) - 1) // 2][1]
+
+
+def build(
+    analysis: Analysis,
+    name: str,
+    *,
+    step: int | None = None,
+    ranks: Sequence[int] | None = None,
+    most: int = MOST_ROWS,
+) -> Timeline:
+    """Return what is drawn of `analysis`: of one step or of all that were analysed, of these ranks or of all.
+
+    Of more than `most` ranks only the late and the typical ones get rows; the others make a density. `AnalysisError`
+    when the step or a rank is not there.
+    """
+    windows, numbers = _windows(analysis, step)
+    present = sorted(set(windows["rank"].tolist()))
+    if ranks is not None and set(ranks) - set(present):
+        lacking = ", ".join(map(str, sorted(set(ranks) - set(present))))
+        raise AnalysisError(f"{name}: no rank {lacking} in the recording; there are {_span(present)}")
+    wanted = sorted(set(ranks)) if ranks is not None else present
+    lateness, marks = _lateness(analysis, numbers)
+    shown = wanted if len(wanted) <= most else _worth_a_row(lateness, wanted)
+    of_rank = group_by.positions(analysis.calls["rank"])
+    views = []
+    for data in analysis.ranks:
+        if data.rank in set(wanted):
+            own = windows.take(windows["rank"] == data.rank)
+            calls = analysis.calls.take(of_rank.get(data.rank, _NOTHING))
+            views.append(_view(analysis, data, own, calls, detailed=data.rank in set(shown)))
+    thresholds = analysis.options.thresholds
+    lengths = (windows["end"] - windows["start"])[np.isin(windows["step"], numbers)]
+    step_ns = int(np.median(lengths)) if len(lengths) else 0
+    bound = analysis.alignment.bound_ns or 0
+    return Timeline(
+        name=name,
+        world_size=analysis.world_size,
+        steps=numbers,
+        judged=[number for number in numbers if number in set(analysis.steps_judged)],
+        views=sorted(views, key=lambda view: view.rank),
+        shown=shown,
+        lateness=lateness,
+        marks=marks,
+        step_ns=step_ns,
+        threshold_ns=int(max(thresholds.share_of_step * step_ns, thresholds.residuals * bound)),
+        device=analysis.ranks[0].mode == "device",
+    )
+
+
+def _windows(analysis: Analysis, step: int | None) -> tuple[Table, list[int]]:
+    """Return (rank, step, start, end) of all steps on the common clock, and the numbers of those to draw."""
+    table = analysis.step_table
+    if not len(table):
+        if step is not None:
+            raise AnalysisError(f"step {step}: the recording has no steps; leave --step out")
+        whole = [(data.rank, *data.span) for data in analysis.ranks if data.span is not None]
+        if not whole:
+            raise AnalysisError("nothing to draw: no rank recorded any work")
+        rank, start, end = (np.array(column) for column in zip(*whole, strict=True))
+        for at, number in enumerate(rank.tolist()):
+            start[at], end[at] = analysis.alignment.to_common(number, np.array([start[at], end[at]]))
+        number = np.full(len(rank), WHOLE_WINDOW)
+        return Table({"rank": rank, "step": number, "start": start, "end": end}), [WHOLE_WINDOW]
+    windows = Table({"rank": table["rank"], "step": table["step"], "start": table["start_ns"], "end": table["end_ns"]})
+    recorded = sorted(set(table["step"].tolist()))
+    if step is not None and step not in recorded:
+        raise AnalysisError(f"no step {step} in the recording; there are {_span(recorded)}")
+    return windows, [step] if step is not None else analysis.steps_analysed or recorded
+
+
+def _span(numbers: Sequence[int]) -> str:
+    whole = len(numbers) > 1 and numbers[-1] - numbers[0] == len(numbers) - 1
+    return f"{numbers[0]} to {numbers[-1]}" if whole else ", ".join(map(str, numbers))
+
+
+# --- who is late -----------------------------------------------------------------------------------------------
+
+
+def _lateness(analysis: Analysis, steps: Sequence[int]) -> tuple[dict[int, dict[int, int]], dict[int, Mark]]:
+    late, calls = analysis.late_table, analysis.calls
+    counted = {item.step: item for item in analysis.verdict.per_step}
+    of_step = group_by.positions(late["step"])
+    lateness: dict[int, dict[int, int]] = {}
+    marks = {}
+    for step in steps if analysis.world_size > 1 else ():
+        rows = of_step.get(step, _NOTHING)
+        if not len(rows):
+            continue
+        lateness[step] = dict(zip(late["rank"][rows].tolist(), late["lateness_ns"][rows].tolist(), strict=True))
+        worst = int(rows[np.argmax(late["lateness_ns"][rows])])
+        call, amount, found = int(late["row"][worst]), int(late["lateness_ns"][worst]), counted.get(step)
+        marks[step] = Mark(
+            step=step,
+            rank=int(late["rank"][worst]),
+            call=int(calls["call"][call]),
+            lateness_ns=amount,
+            start=int(calls["start_ns"][call]),
+            others=int(calls["start_ns"][call]) - amount,
+            late=found is not None,
+            cause=None if found is None else found.cause,
+            excess_ns={} if found is None else found.excess_ns,
+        )
+    return lateness, marks
+
+
+def _worth_a_row(lateness: dict[int, dict[int, int]], ranks: Sequence[int]) -> list[int]:
+    """Return of many ranks the latest ones and those of median lateness, in order."""
+    worst = {rank: max((found.get(rank, 0) for found in lateness.values()), default=0) for rank in ranks}
+    order = sorted(ranks, key=lambda rank: -worst[rank])
+    half = _SHOWN_OF_MANY // 2
+    middle = max(half, (len(order) - half) // 2)
+    return sorted({*order[:half], *order[middle : middle + half]})
+
+
+# --- one rank ----------------------------------------------------------------------------------------------------
+
+
+def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, detailed: bool) -> RankView:
+    alignment = analysis.alignment
+    whole = np.array([windows["start"].min(), windows["end"].max()])
+    transfer, wait, comm = (_common(analysis, data.rank, part) for part in communication_sets(calls))
+    compute, copies, data_wait = (
+        _common(analysis, data.rank, part) for part in (data.compute, data.copies, data.data_wait)
+    )
+    order = windows.sort("start")
+    by_priority = [compute, transfer, wait, comm, copies, data_wait]
+    codes = [0, 1, 2, UNSPLIT, 3, 4]
+    parts = tile(by_priority, codes, 5, order["start"], order["end"])
+    parts = parts.with_columns(step=order["step"][parts["window"]])
+    spans = tile([transfer, wait, comm], [1, 2, UNSPLIT], UNKNOWN, whole[:1], whole[1:], extra=compute)
+    spans = spans.take(spans["part"] != UNKNOWN)
+    kernels = ranges = on_host = _no_intervals("name")
+    if detailed:
+        on_host = host_ranges(data)
+        ranges = on_device(data, on_host) if data.mode == "device" else on_host
+        kernels = data.kernels
+    return RankView(
+        rank=data.rank,
+        steps=order.with_columns(rank=np.full(len(order), data.rank)),
+        parts=parts,
+        calls=_calls(calls),
+        comm=spans.with_columns(hidden=covers(compute, spans["start"])),
+        ranges=_shifted(analysis, data.rank, ranges),
+        host_ranges=_shifted(analysis, data.rank, on_host),
+        kernels=_shifted(analysis, data.rank, kernels) if alignment is not None else kernels,
+    )
+
+
+def _common(analysis: Analysis, rank: int, part: Intervals) -> Intervals:
+    return np.stack([analysis.alignment.to_common(rank, part[0]), analysis.alignment.to_common(rank, part[1])])
+
+
+def _shifted(analysis: Analysis, rank: int, table: Table) -> Table:
+    to_common = analysis.alignment.to_common
+    return table.with_columns(start=to_common(rank, table["start"]), end=to_common(rank, table["end"]))
+
+
+def _no_intervals(coded: str) -> Table:
+    return Table({"start": _NOTHING, "end": _NOTHING, coded: _NOTHING.astype(np.int32)}, {coded: []})
+
+
+def _calls(calls: Table) -> Table:
+    """Return the collectives of one rank in order of start; those that overlap get different lanes."""
+    rows = calls.sort("start_ns")
+    words = [group_name(word) or "" for word in rows.words["group_id"]]
+    return Table(
+        {
+            "step": rows["step"],
+            "start": rows["start_ns"],
+            "ready": rows["ready_ns"],
+            "end": rows["end_ns"],
+            "kind": rows["kind"],
+            "bytes": rows["bytes"],
+            "group": rows["group_id"],
+            "call": rows["call"],
+            "lateness": rows["lateness_ns"],
+            "exposed": rows["exposed_ns"],
+            "lane": lanes(rows["start_ns"], rows["end_ns"]),
+        },
+        {"kind": rows.words["kind"], "group": words},
+    )

@@ -1,0 +1,210 @@
+"""The interactive timeline: one HTML file that opens offline. `Timeline`s in, text out.
+
+The page holds the tables as columns (starts as differences, ns), gzipped; `templates/timeline.js` draws them. A
+report embeds the same part.
+"""
+
+import base64
+import gzip
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.kinds import COMMUNICATION
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.show import pages
+from rankscope.analysis.show.colours import COLOURS
+from rankscope.analysis.show.timeline.build import NAMES, UNSPLIT, RankView, Timeline
+from rankscope.analysis.show.timeline.sentences import TITLES, step_name, step_sentence
+
+_BINS = 600  # of a density, a step
+_NAMED_KERNELS = 250_000  # records up to which the page tells kernels apart
+STRIP = ("exposed_transfer", "exposed_wait", "hidden_transfer", "hidden_wait", "communication")
+
+Json = dict[str, Any]
+
+
+def page(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> str:
+    """Return the page of a recording, or of two whose steps lie under one another."""
+    return pages.render(
+        "timeline.html.jinja",
+        title=" and ".join(timeline.name for timeline in timelines),
+        headlines=[(timeline.name, headline) for timeline, headline in zip(timelines, headlines, strict=True)],
+        timeline=embedded(timelines, step),
+    )
+
+
+def embedded(timelines: Sequence[Timeline], step: int, only: int | None = None) -> Json:
+    """Return what `_timeline.html.jinja` needs: the data as text, the script and style, the legend.
+
+    With `only` one step alone is in it.
+    """
+    if only is not None:
+        timelines = [msgspec.structs.replace(timeline, steps=[only]) for timeline in timelines]
+    data = msgspec.json.encode(payload(timelines, step))
+    present = {int(code) for timeline in timelines for view in timeline.views for code in np.unique(view.parts["part"])}
+    legend = [
+        (COLOURS[name], TITLES[name], name == "exposed_wait") for code, name in enumerate(NAMES) if code in present
+    ]
+    if any(len(view.comm) and view.comm["hidden"].any() for timeline in timelines for view in timeline.views):
+        legend.append((COLOURS["hidden_transfer"], "transfer hidden by compute", False))
+        legend.append((COLOURS["hidden_wait"], "wait hidden by compute", True))
+    return {
+        "data": base64.b64encode(gzip.compress(data, 6, mtime=0)).decode(),
+        "script": pages.text_of("timeline.js"),
+        "style": pages.text_of("timeline.css"),
+        "legend": legend,
+        "steps": [(number, step_name(number)) for number in _shared(timelines)],
+        "step": step,
+        "parts": [TITLES[name] for code, name in enumerate(NAMES) if code in present],
+    }
+
+
+def _shared(timelines: Sequence[Timeline]) -> list[int]:
+    return sorted(set.intersection(*(set(timeline.steps) for timeline in timelines)))
+
+
+def payload(timelines: Sequence[Timeline], step: int) -> Json:
+    """Return everything that the page draws, as plain values; times are ns since each recording's first window."""
+    present = sorted({int(code) for t in timelines for view in t.views for code in np.unique(view.parts["part"])})
+    return {
+        "step": step,
+        "parts": [TITLES[name] for name in NAMES],
+        "columns": present,
+        "colours": [COLOURS[name] for name in NAMES],
+        "strip": [COLOURS[name] for name in STRIP],
+        "runs": [_run(timeline, _shared(timelines)) for timeline in timelines],
+    }
+
+
+def _run(timeline: Timeline, steps: Sequence[int]) -> Json:
+    origin = min(timeline.window(step)[0] for step in steps)
+    words = _Words()
+    named = sum(len(view.kernels) for view in timeline.rows) <= _NAMED_KERNELS
+    rows = [_row(view, timeline, steps, origin, words, named=named) for view in timeline.rows]
+    return {
+        "name": timeline.name,
+        "steps": [_step(timeline, step, origin) for step in steps],
+        "rows": rows,
+        "density": _density(timeline, steps, origin),
+        "words": words.found,
+        "device": timeline.device,
+    }
+
+
+def _step(timeline: Timeline, step: int, origin: int) -> Json:
+    start, end = timeline.window(step)
+    mark = timeline.marks.get(step)
+    return {
+        "step": step,
+        "start": start - origin,
+        "end": end - origin,
+        "sentence": step_sentence(timeline, step),
+        "mark": None
+        if mark is None
+        else {
+            "rank": mark.rank,
+            "call": mark.call,
+            "start": mark.start - origin,
+            "others": mark.others - origin,
+            "late": mark.late,
+            "cause": mark.cause,
+        },
+    }
+
+
+class _Words:
+    """Numbers strings in order of appearance."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+        self._codes: dict[str, int] = {}
+
+    def of(self, table: Table, name: str) -> list[int]:
+        """Return a coded column in the codes of the page; -1 for unknown."""
+        codes = table[name]
+        lookup = {}
+        for code in np.unique(codes[codes >= 0]).tolist():
+            word = table.words[name][code]
+            if word not in self._codes:
+                self._codes[word] = len(self.found)
+                self.found.append(word)
+            lookup[code] = self._codes[word]
+        return [lookup.get(code, -1) for code in codes.tolist()]
+
+
+def _row(view: RankView, timeline: Timeline, steps: Sequence[int], origin: int, words: _Words, *, named: bool) -> Json:
+    bounds = [window for step in steps if (window := view.window(step)) is not None]
+    first = min((start for start, _ in bounds), default=0)
+    last = max((end for _, end in bounds), default=0)
+
+    def within(table: Table) -> Table:
+        return table.take((table["end"] > first) & (table["start"] < last)).sort("start")
+
+    parts = view.parts.take(np.isin(view.parts["step"], steps))
+    comm, calls = within(view.comm), within(view.calls)
+    ranges, host = within(view.ranges), within(view.host_ranges)
+    kernels = within(view.kernels) if named else view.kernels.take(np.zeros(len(view.kernels), bool))
+    if named and len(kernels):
+        kernels = kernels.take(kernels["role"] != COMMUNICATION)
+    strip = np.where(comm["part"] == UNSPLIT, 4, comm["part"] - 1 + 2 * comm["hidden"])
+    unsplit = calls["ready"] == UNKNOWN
+    return {
+        "rank": view.rank,
+        "windows": [_window(view, step, origin) for step in steps],
+        "lateness": [_late(timeline, step, view.rank) for step in steps],
+        "parts": _columns(parts, origin) | {"c": parts["part"].tolist()},
+        "comm": _columns(comm, origin) | {"c": strip.tolist()},
+        "calls": _columns(calls, origin)
+        | {
+            "w": np.where(unsplit, -1, calls["ready"] - calls["start"]).tolist(),
+            "k": words.of(calls, "kind"),
+            "g": words.of(calls, "group"),
+            "b": np.where(calls["bytes"] == UNKNOWN, -1, calls["bytes"]).tolist(),
+            "n": calls["call"].tolist(),
+            "x": calls["exposed"].tolist(),
+            "l": [None if value == UNKNOWN else value for value in calls["lateness"].tolist()],
+        },
+        "ranges": _columns(ranges, origin) | {"n": words.of(ranges, "name")},
+        "host": _columns(host, origin) | {"n": words.of(host, "name")},
+        "kernels": _columns(kernels, origin) | {"n": words.of(kernels, "name")},
+    }
+
+
+def _window(view: RankView, step: int, origin: int) -> list[int] | None:
+    window = view.window(step)
+    return None if window is None else [window[0] - origin, window[1] - origin]
+
+
+def _late(timeline: Timeline, step: int, rank: int) -> int | None:
+    return timeline.lateness.get(step, {}).get(rank)
+
+
+def _columns(table: Table, origin: int) -> Json:
+    """Return starts as differences to the one before, and lengths."""
+    starts = np.diff(table["start"] - origin, prepend=0)
+    return {"s": starts.tolist(), "d": (table["end"] - table["start"]).tolist()}
+
+
+def _density(timeline: Timeline, steps: Sequence[int], origin: int) -> Json | None:
+    """Return the mean shares of the folded ranks: for each step its bins, each with a share of every part."""
+    if not timeline.folded:
+        return None
+    from rankscope.analysis.show.timeline.tiles import shares
+
+    found = []
+    for step in steps:
+        start, end = timeline.window(step)
+        edges = np.unique(np.linspace(start, end, _BINS + 1).astype(np.int64))
+        mean: Column = np.mean(
+            [
+                shares(own["start"], own["end"], own["part"], len(NAMES), edges)
+                for own in (view.parts.take(view.parts["step"] == step) for view in timeline.folded)
+            ],
+            axis=0,
+        )
+        shared = np.rint(mean * 1000).astype(int)
+        found.append({"start": start - origin, "end": end - origin, "shares": shared.T.tolist()})
+    return {"ranks": len(timeline.folded), "steps": found}

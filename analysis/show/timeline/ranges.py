@@ -1,0 +1,57 @@
+"""The user's ranges (forward, backward, ...) of one rank, on the CPU and projected onto the device.
+
+Comes in: a `RankData`. Goes out: tables of start, end, name, on the rank's own clock.
+"""
+
+import re
+
+import numpy as np
+
+from rankscope.analysis.core.kinds import COMMUNICATION
+from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.read.rank_trace import end_of
+
+_NOT_A_RANGE = re.compile(r"ProfilerStep\s*#|(?:nccl|gloo|mpi|ucc|xccl):|c10d::|record_param_comms", re.IGNORECASE)
+_MACHINERY = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#.*|Optimizer\.(step|zero_grad)#.*")
+
+
+def host_ranges(data: RankData) -> Table:
+    """Return the outermost annotations on the thread of the steps: start, end, name; those inside others left out."""
+    host = data.host
+    named = np.array([_NOT_A_RANGE.match(word) is None for word in host.words["name"]] + [False])[host["name"]]
+    chosen = named & (host["annotation"] != 0) & (host["start"] != UNKNOWN) & (host["duration"] > 0)
+    steps = np.array(["ProfilerStep" in word for word in host.words["name"]] + [False])[host["name"]]
+    if steps.any():
+        chosen &= host["thread"] == host["thread"][np.flatnonzero(steps)[0]]
+    rows = host.take(chosen)
+    table = Table({"start": rows["start"], "end": end_of(rows), "name": rows["name"]})
+    table = table.take(np.lexsort([-table["end"], table["start"]]))
+    reached = np.maximum.accumulate(table["end"]) if len(table) else table["end"]
+    outermost = np.ones(len(table), bool)
+    outermost[1:] = table["start"][1:] >= reached[:-1]
+    words = [_MACHINERY.sub(_short, word) for word in host.words["name"]]
+    return Table(table.take(outermost).columns, {"name": words})
+
+
+def on_device(data: RankData, ranges: Table) -> Table:
+    """Return each range from the start of the first record that it launched to the end of the last one.
+
+    Communication is left out: it may run on after later ranges began. Ranges that launched nothing vanish; where one
+    begins before its predecessor has ended it is cut, so that they lie one after another.
+    """
+    kernels = data.kernels
+    work = kernels.take((kernels["role"] != COMMUNICATION) & (kernels["launch_start"] != UNKNOWN)).sort("launch_start")
+    low = np.searchsorted(work["launch_start"], ranges["start"])
+    high = np.searchsorted(work["launch_start"], ranges["end"])
+    found = np.flatnonzero(high > low)
+    start = np.array([work["start"][a:b].min() for a, b in zip(low[found], high[found], strict=True)], np.int64)
+    end = np.array([work["end"][a:b].max() for a, b in zip(low[found], high[found], strict=True)], np.int64)
+    if len(found):
+        start[1:] = np.maximum(start[1:], np.maximum.accumulate(end)[:-1])
+    kept = end > start
+    return Table({"start": start[kept], "end": end[kept], "name": ranges["name"][found][kept]}, ranges.words)
+
+
+def _short(match: re.Match[str]) -> str:
+    return f"optimizer {match[1]}" if match[1] else "data loader"

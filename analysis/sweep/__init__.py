@@ -1,0 +1,1 @@
+"""Many points: scaling, latency, comparison, and their report."""

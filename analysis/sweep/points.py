@@ -1,0 +1,151 @@
+"""The points of a sweep, or single run folders, as scaling and comparison need them.
+
+Comes in: a `SweepDir` or `RunDir` whose points were analysed. Goes out: `Point`s; a failed one stays, with its cause.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.read import pass_steps
+from rankscope.analysis.sweep import job_names
+from rankscope.analysis.sweep.scaling import PARTS, Measured, Steps
+from rankscope.analysis.verify import plain_pass
+from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
+from rankscope.conf.files import read_json
+from rankscope.conf.sweep_dir import SweepDir
+
+# Keys that do not make two points different jobs: names, world size and batch (compared apart), how long was measured.
+_NOT_THE_JOB = frozenset(
+    {
+        "name", "runs_dir", "run_dir", "passes", "repeats", "world_size", "batch_size", "global_batch_size", "steps",
+        "warmup_steps", "log_every", "seed", "threads", "ddp", "profile", "launch",
+    }
+)  # fmt: skip
+
+
+class Point(msgspec.Struct, kw_only=True):
+    """One point: what it was, how it ended, and its numbers (null where it has none)."""
+
+    id: str
+    run_dir: RunDir | None
+    overrides: list[str]
+    baseline: bool
+    status: str
+    failure: str | None = None
+    config: RunConfig | None = None
+    rank_batch: int | None = None  # samples of one rank in a step
+    gpu: str | None = None
+    measured: Measured | None = None
+    summary: dict[str, Any] | None = None
+    memory_peak_bytes: int | None = None
+    job: str | None = None  # what tells its job from the others' beside it; None where there is one job
+
+    @property
+    def label(self) -> str:
+        """What a person calls this point."""
+        if self.config is None:
+            return " ".join(self.overrides) or self.id
+        ddp = "" if self.config.ddp.enabled else ", no DDP"
+        batch = self.config.rank_batch_size if self.config.script is None else self.rank_batch or "?"
+        return f"{self.job}, " * bool(self.job) + f"{self.config.world_size} x {batch}{ddp}"
+
+
+def sweep_points(sweep: SweepDir) -> list[Point]:
+    """Return every point of a sweep, in its order."""
+    points = []
+    for record in sweep.read().points:
+        run_dir = None if record.folder is None else sweep.point(record.folder)
+        point = Point(
+            id=record.id,
+            run_dir=run_dir,
+            overrides=record.overrides,
+            baseline=record.baseline,
+            status=record.status,
+            failure=_failure(record.failure),
+        )
+        points.append(_filled(point) if run_dir is not None else point)
+    return points
+
+
+def tell_jobs_apart(points: Sequence[Point]) -> None:
+    """Name the jobs of points that are reported together, where there are several."""
+    measured = [point for point in points if point.measured is not None]
+    names = job_names.names([point.measured.job for point in measured if point.measured is not None])
+    for point, name in zip(measured, names, strict=True):
+        point.job = name if len(set(names)) > 1 else None
+
+
+def run_point(run_dir: RunDir) -> Point:
+    """Return one run folder as a point; `RunDirError` when it is none."""
+    record = run_dir.read_record()
+    overrides = [item for item in record.get("overrides") or [] if not item.startswith("run_dir=")]
+    point = Point(
+        id=run_dir.path.resolve().name,
+        run_dir=run_dir,
+        overrides=overrides,
+        baseline=False,
+        status=record.get("status", "unknown"),
+        failure=_failure(record.get("failure")),
+    )
+    return _filled(point)
+
+
+def _failure(failure: dict[str, Any] | None) -> str | None:
+    return None if failure is None else f"{failure.get('kind')}: {str(failure.get('message')).splitlines()[0]}"
+
+
+def _filled(point: Point) -> Point:
+    run_dir = point.run_dir
+    assert run_dir is not None
+    try:
+        point.config = load_config(run_dir.config)
+    except ConfigError:
+        return point
+    try:
+        point.summary = read_json(run_dir.analysis / "summary.json")
+    except (OSError, ValueError):
+        point.summary = None
+    repeats = pass_steps.read_repeats(run_dir)
+    if not repeats or len(repeats[0].ranks) < point.config.world_size:
+        return point
+    info = repeats[0].info
+    point.gpu = next(iter(info.values())).get("device_name")
+    peaks = [item.get("memory_peak_bytes") for item in info.values()]
+    point.memory_peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
+    steps = [found for found in (plain_pass.step_times(repeat) for repeat in repeats) if len(found)]
+    samples = plain_pass.samples_per_step(repeats[0], point.config)
+    if steps and samples is not None:
+        point.rank_batch = round(samples / point.config.world_size)
+        point.measured = _measured(point, point.config, steps)
+    return point
+
+
+def _measured(point: Point, config: RunConfig, steps: Steps) -> Measured:
+    step_ms = float(np.median([np.median(repeat) for repeat in steps]))
+    job = {key: value for key, value in msgspec.to_builtins(config).items() if key not in _NOT_THE_JOB}
+    batch = point.rank_batch
+    assert batch is not None  # `_filled` has seen to it
+    return Measured(
+        id=point.id,
+        job=job | {"gpu": point.gpu},
+        world_size=config.world_size,
+        rank_batch=batch,
+        ddp=config.ddp.enabled,
+        samples_per_s=1000 * batch * config.world_size / step_ms,
+        steps_ms=steps,
+        parts_ms=_parts(point.summary),
+    )
+
+
+def _parts(summary: dict[str, Any] | None) -> dict[str, float | None] | None:
+    """Return the breakdown of the traced step, mean over ranks (ms); None when the point was not traced."""
+    rows = [row["breakdown_ms"] for row in (summary or {}).get("per_rank", [])]
+    if not rows:
+        return None
+    return {
+        part: None if any(row[part] is None for row in rows) else float(np.mean([row[part] for row in rows]))
+        for part in PARTS
+    }

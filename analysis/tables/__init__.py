@@ -1,0 +1,1 @@
+"""The tables that users get; columns in docs/tables.md."""

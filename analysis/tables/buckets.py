@@ -1,0 +1,57 @@
+"""DDP's buckets as the device saw them, in the order in which they were ready: an `Analysis` in, a table out.
+
+With it `ddp.bucket_cap_mb` can be chosen by eye: the first buckets should be ready early and hidden, the last one,
+which nothing can hide, small.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rankscope.analysis.core.kinds import bus_factor
+from rankscope.analysis.core.table import UNKNOWN, Table
+
+if TYPE_CHECKING:
+    from rankscope.analysis.result import Analysis
+
+
+def buckets(analysis: "Analysis") -> Table:
+    """One row an all-reduce, step and rank; `bucket` counts them in each step from 0 on."""
+    calls = analysis.calls
+    kind = np.array([word == "allreduce" for word in calls.words["kind"]] + [False])[calls["kind"]]
+    chosen = kind & np.isin(calls["step"], analysis.steps_analysed) & (calls["group_size"] != 1)
+    calls = calls.take(chosen).sort("rank", "step", "start_ns")
+    table = analysis.step_table
+    begins = dict(zip(zip(table["rank"].tolist(), table["step"].tolist(), strict=True), table["start_ns"], strict=True))
+    keys = list(zip(calls["rank"].tolist(), calls["step"].tolist(), strict=True))
+    bucket = np.zeros(len(calls), np.int64)
+    for row in range(1, len(keys)):
+        bucket[row] = bucket[row - 1] + 1 if keys[row] == keys[row - 1] else 0
+    start = np.array([begins.get(key, UNKNOWN) for key in keys], np.int64)
+    ready = np.where(start == UNKNOWN, UNKNOWN, calls["start_ns"] - start)
+    size, took = calls["bytes"], calls["transfer_clockfree_ns"]
+    ranks = np.maximum(calls["group_size"], 1)
+    factor = np.array([bus_factor("allreduce", int(count)) for count in ranks.tolist()])
+    known = (size > 0) & (took > 0)
+    busbw = np.where(known, size / np.maximum(took, 1) * factor, np.nan)
+    best = [_ceiling(analysis, int(count)) if fine else None for count, fine in zip(size.tolist(), known, strict=True)]
+    of_ceiling = [np.nan if us is None else us * 1000 / max(1, ns) for us, ns in zip(best, took.tolist(), strict=True)]
+    return Table(
+        {
+            "step": calls["step"],
+            "rank": calls["rank"],
+            "bucket": bucket,
+            "bytes": size,
+            "ready_ns": ready,
+            "wait_ns": calls["wait_ns"],
+            "transfer_ns": calls["transfer_ns"],
+            "transfer_clockfree_ns": took,
+            "exposed_ns": calls["exposed_ns"],
+            "busbw_GBs": busbw,
+            "of_ceiling": np.array(of_ceiling, float),
+        }
+    )
+
+
+def _ceiling(analysis: "Analysis", size: int) -> float | None:
+    return None if analysis.ceilings is None else analysis.ceilings.time_us("allreduce", size)

@@ -1,0 +1,249 @@
+"""Where the device's and the host's time goes: by operator, by module, by kernel. An `Analysis` in, tables out.
+
+An operator's self time is its own without what is nested in it on its thread. The device time of a kernel belongs to
+the innermost operator around its launch, and to every operator and range around that one. Times sum over the analysed
+steps of a rank; shares are of the sum of its steps.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY
+from rankscope.analysis.core.sm_share import mean_by_time
+from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
+from rankscope.analysis.explain.gather import rank_infos
+from rankscope.analysis.rank.activity import is_matmul, uses_tensor_cores
+from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.rank.steps import step_at
+from rankscope.analysis.read.rank_trace import end_of
+
+if TYPE_CHECKING:
+    from rankscope.analysis.result import Analysis
+
+MODULE = "module: "  # prefix of the ranges that `profile.modules` opens; "backward of " follows it in the backward pass
+RANKS = 8  # tables by name hold so many ranks at most, the late one among them: the ranks of a job do the same
+_ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
+_NO_STEP = "ProfilerStep#"
+_CLASSED, _OF_KERNELS = ("name", "class"), ("rank", "calls", "total_ns", "mean_ns")
+_SHARES = ("share", "occupancy", "sm_efficiency")
+
+
+def operators(analysis: "Analysis") -> Table:
+    """One row an operator and rank, the longest on the device first (on a CPU: on the host)."""
+    return _by_name(analysis, modules=False)
+
+
+def modules(analysis: "Analysis") -> Table:
+    """One row a named module, direction and rank."""
+    table = _by_name(analysis, modules=True)
+    infos = [] if analysis.run_dir is None else rank_infos(analysis.run_dir, ("torch",))
+    kept: dict[tuple[Any, str | None], int] = {
+        (info.get("rank"), MODULE + name): size for info in infos for name, size in _memory(info).items()
+    }
+    keys = zip(table["rank"].tolist(), table.texts("name"), strict=True)
+    return table.with_columns(memory_bytes=np.array([kept.get(key, UNKNOWN) for key in keys], np.int64))
+
+
+def _memory(info: dict[str, Any]) -> dict[str, int]:
+    found = info.get("module_memory_bytes")
+    return found if isinstance(found, dict) else {}
+
+
+def kernels_by_name(analysis: "Analysis") -> Table:
+    """One row a kernel or copy by name and rank, the longest first; on a CPU there are none."""
+    parts = []
+    for data in _chosen(analysis):
+        if data.mode != "device":
+            continue
+        table = data.kernels.take(np.isin(data.kernels["step"], analysis.steps_analysed))
+        took = table["end"] - table["start"]
+        names, index = np.unique(table["name"], return_inverse=True)
+        total, calls = _summed(index, took, len(names)), np.bincount(index, minlength=len(names))
+        first = np.unique(table["name"], return_index=True)[1]
+        words = [table.words["name"][code] for code in names.tolist()]
+        occupancy = _occupancy(table, index, took, len(names))
+        sm_efficiency = mean_by_time(table["sm_share"], took, index, len(names))
+        classes = [_class(word, int(table["role"][row])) for word, row in zip(words, first.tolist(), strict=True)]
+        codes, kinds = encode(classes)
+        own = Table(
+            {
+                "rank": np.full(len(names), data.rank),
+                "name": np.arange(len(names), dtype=np.int32),
+                "class": codes,
+                "calls": calls.astype(np.int64),
+                "total_ns": total,
+                "mean_ns": total // np.maximum(calls, 1),
+                "share": _share(total, _steps_ns(analysis, data)),
+                "occupancy": occupancy,
+                "sm_efficiency": sm_efficiency,
+            },
+            {"name": words, "class": kinds},
+        )
+        parts.append(own.take(np.argsort(-total, kind="stable")))
+    return Table.concat(parts) if parts else _empty(_CLASSED, _OF_KERNELS, _SHARES)
+
+
+def _occupancy(table: Table, index: Column, took: Column, count: int) -> Column:
+    """Return each name's estimated occupancy (share of the warps that fit, mean by time), NaN where unknown.
+
+    A kernel that runs has some: the profiler's 0 means that it could not tell (it does not know a kernel's shared
+    memory beyond the usual limit).
+    """
+    known = table["occupancy"] > 0
+    weight = np.bincount(index, weights=took * known, minlength=count)
+    whole = np.bincount(index, weights=took * known * np.maximum(table["occupancy"], 0) / 100, minlength=count)
+    return np.where(weight > 0, whole / np.maximum(weight, 1), np.nan)
+
+
+def _class(kernel: str, role: int) -> str:
+    """Return what a kernel is by its name: communication, copy, tensor_core or matmul (products), or other."""
+    if role != COMPUTE:
+        return _ROLES[role]
+    return "tensor_core" if uses_tensor_cores(kernel) else "matmul" if is_matmul(kernel) else "other"
+
+
+def _chosen(analysis: "Analysis") -> list[RankData]:
+    ranks = [data for data in analysis.ranks if data.complete] or analysis.ranks
+    late = [data for data in ranks if data.rank == analysis.verdict.rank]
+    return sorted([*late, *[data for data in ranks if data not in late]][:RANKS], key=lambda data: data.rank)
+
+
+def _steps_ns(analysis: "Analysis", data: RankData) -> int:
+    table = analysis.analysed_steps
+    return int(table["step_ns"][table["rank"] == data.rank].sum())
+
+
+def _share(total: Column, whole: int) -> Column:
+    return total / whole if whole else np.full(len(total), np.nan)
+
+
+def _by_name(analysis: "Analysis", *, modules: bool) -> Table:
+    parts = [_of_rank(analysis, data, modules=modules) for data in _chosen(analysis)]
+    parts = [part for part in parts if len(part)]
+    numbers = ("rank", "calls", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
+    return Table.concat(parts) if parts else _empty(("name",), numbers)
+
+
+def _of_rank(analysis: "Analysis", data: RankData, *, modules: bool) -> Table:
+    host = data.host
+    inside = np.isin(step_at(host["start"], data.steps.sort("host_start")), analysis.steps_analysed)
+    host = host.take(inside & (host["start"] != UNKNOWN) & (host["duration"] >= 0))
+    host = host.take(np.lexsort([-host["duration"], host["start"], host["thread"]]))
+    parent = _parents(host)
+    took = host["duration"]
+    nested = np.zeros(len(host), np.int64)
+    holder = parent if modules else _through_ranges(host, parent)
+    of_kind = (holder >= 0) & ((host["annotation"] == 0) | modules)
+    np.add.at(nested, holder[of_kind], took[of_kind])
+    own, all_below = _device_time(data, host, parent, analysis.steps_analysed)
+    names = host.words["name"]
+    wanted = [word.startswith(MODULE) if modules else not word.startswith(_NO_STEP) for word in names]
+    chosen = np.array([*wanted, False])[host["name"]] & (
+        (host["annotation"] == 1) if modules else host["annotation"] == 0
+    )
+    rows = np.flatnonzero(chosen)
+    outer = rows[~_inside_itself(host, parent, rows)]  # an operator that calls itself counts its time once
+    found, index = np.unique(host["name"][rows], return_inverse=True)
+    at = {code: place for place, code in enumerate(found.tolist())}
+    outer_index = np.array([at[code] for code in host["name"][outer].tolist()], np.int64)
+    count = len(found)
+    gpu = data.mode == "device"
+    unknown = np.full(count, UNKNOWN)
+    device = _summed(outer_index, all_below[outer], count)
+    table = Table(
+        {
+            "rank": np.full(count, data.rank),
+            "name": np.arange(count, dtype=np.int32),
+            "calls": np.bincount(index, minlength=count).astype(np.int64),
+            "self_cpu_ns": _summed(index, np.maximum(0, took - nested)[rows], count),
+            "cpu_ns": _summed(outer_index, took[outer], count),
+            "self_device_ns": _summed(index, own[rows], count) if gpu else unknown,
+            "device_ns": device if gpu else unknown,
+            "share": _share(device if gpu else _summed(outer_index, took[outer], count), _steps_ns(analysis, data)),
+        },
+        {"name": [names[code] for code in found.tolist()]},
+    )
+    return table.take(np.argsort(-table["self_device_ns" if gpu else "self_cpu_ns"], kind="stable"))
+
+
+def _parents(host: Table) -> Column:
+    """Return for each row the row it is nested in, -1 for none; rows by thread, start, and length."""
+    parent = np.full(len(host), -1)
+    stack: list[tuple[int, int]] = []  # (row, end)
+    last = None
+    rows = zip(host["thread"].tolist(), host["start"].tolist(), end_of(host).tolist(), strict=True)
+    for row, (thread, start, end) in enumerate(rows):
+        if thread != last:
+            stack, last = [], thread
+        while stack and stack[-1][1] <= start:
+            stack.pop()
+        if stack:
+            parent[row] = stack[-1][0]
+        stack.append((row, end))
+    return parent
+
+
+def _through_ranges(host: Table, parent: Column) -> Column:
+    """Return for each row the operator it is nested in, whatever named ranges lie between."""
+    holder = parent.copy()
+    while True:
+        ranges = (holder >= 0) & (host["annotation"][np.maximum(holder, 0)] == 1)
+        if not ranges.any():
+            return holder
+        holder[ranges] = parent[holder[ranges]]
+
+
+def _device_time(data: RankData, host: Table, parent: Column, steps: list[int]) -> tuple[Column, Column]:
+    """Return for each row the device time (ns) launched by itself, and by itself and all below it."""
+    own = np.zeros(len(host), np.int64)
+    kernels = data.kernels
+    if data.mode != "device" or not len(kernels) or not len(host):
+        return own, own.copy()
+    usable = (kernels["launch_start"] != UNKNOWN) & np.isin(kernels["step"], steps)
+    kernels = kernels.take(usable)
+    took = kernels["end"] - kernels["start"]
+    ends = end_of(host)
+    for thread in np.unique(kernels["launch_thread"]).tolist():
+        rows = np.flatnonzero(host["thread"] == thread)
+        mine = np.flatnonzero(kernels["launch_thread"] == thread)
+        if not len(rows):
+            continue
+        times = kernels["launch_start"][mine]
+        at = np.searchsorted(host["start"][rows], times, "right") - 1
+        place = np.where(at >= 0, rows[np.maximum(at, 0)], -1)
+        while True:  # up to the first that still runs
+            out = (place >= 0) & (ends[np.maximum(place, 0)] <= times)
+            if not out.any():
+                break
+            place[out] = parent[place[out]]
+        found = place >= 0
+        np.add.at(own, place[found], took[mine][found])
+    below = own.copy()
+    for row in range(len(host) - 1, -1, -1):  # children come after their parents
+        if parent[row] >= 0:
+            below[parent[row]] += below[row]
+    return own, below
+
+
+def _inside_itself(host: Table, parent: Column, rows: Column) -> Column:
+    """Return which rows lie inside a row of the same name."""
+    names = host["name"]
+    result = np.zeros(len(rows), bool)
+    for place, row in enumerate(rows.tolist()):
+        above = int(parent[row])
+        while above >= 0 and names[above] != names[row]:
+            above = int(parent[above])
+        result[place] = above >= 0
+    return result
+
+
+def _summed(index: Column, values: Column, count: int) -> Column:
+    total = np.zeros(count, np.int64)
+    np.add.at(total, index, values)
+    return total
+
+
+def _empty(words: tuple[str, ...], numbers: tuple[str, ...], shares: tuple[str, ...] = ("share",)) -> Table:
+    columns = {name: np.zeros(0, np.int32) for name in words} | {name: np.zeros(0, np.int64) for name in numbers}
+    return Table(columns | {name: np.zeros(0) for name in shares}, {name: [] for name in words})

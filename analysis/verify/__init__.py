@@ -1,0 +1,1 @@
+"""A second witness: the plain pass, the other profiler; and why numbers are null."""

@@ -1,0 +1,63 @@
+"""Why numbers of a summary are null, and what was corrected: an `Analysis` in, notices out."""
+
+import numpy as np
+
+from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.core.table import UNKNOWN
+from rankscope.analysis.result import Analysis
+
+_OFFSET_WORTH_SAYING = 1_000_000  # ns
+
+
+def clock_notices(analysis: Analysis) -> list[Notice]:
+    """Name clocks that were corrected by more than a millisecond, or cannot be compared."""
+    clock, notices = analysis.alignment, []
+    for rank, offset in clock.offset_ns.items():
+        if abs(offset) >= _OFFSET_WORTH_SAYING:
+            way = "ahead of" if offset > 0 else "behind"
+            text = (
+                f"rank {rank}: its clock is {abs(offset) * 1e-6:.3f} ms {way} rank {clock.reference_rank}'s; corrected"
+            )
+            notices.append(Notice(kind="clock_offset", rank=rank, message=text, details={"offset_us": offset / 1000}))
+    for rank, (differs, limit) in clock.disagreements().items():
+        text = (
+            f"rank {rank}: the ends of collectives and the clock probes differ by {differs * 1e-6:.3f} ms, more than "
+            f"their errors of {limit * 1e-6:.3f} ms: waits between hosts may be wrong by that much"
+        )
+        notices.append(Notice(kind="clock_disagreement", rank=rank, message=text))
+    for rank in sorted(clock.unaligned) if clock.method != "none" else []:
+        text = f"rank {rank}: shares no synchronising collective with the others; its clock cannot be compared"
+        notices.append(Notice(kind="unaligned_rank", rank=rank, message=text))
+    return notices
+
+
+def null_reasons(analysis: Analysis) -> list[Notice]:
+    """Say why waits, transfers or per-step numbers are null."""
+    notices = []
+    lost = analysis.calls.take(~analysis.calls["matched"])
+    in_steps = lost.take(np.isin(lost["step"], analysis.steps_analysed))
+    if len(in_steps) and not analysis.missing_ranks and analysis.world_size > 1:
+        text = f"{len(in_steps)} collective records have no partner: their wait and transfer are null"
+        notices.append(Notice(kind="unmatched_collectives", message=text, details={"count": len(in_steps)}))
+    notices += _sm_efficiency(analysis)
+    if not analysis.steps_analysed:
+        text = "no whole step: per-step numbers are null; totals hold for the whole window"
+        notices.append(Notice(kind="no_analysed_steps", level="info", message=text))
+    return notices
+
+
+_NO_SHARES = {
+    "kineto": 'the traces do not say of every kernel how many "blocks per SM" it has',
+    "nsys": "the exports do not hold every kernel's grid and one number of SMs of their GPUs",
+}
+
+
+def _sm_efficiency(analysis: Analysis) -> list[Notice]:
+    """Say why the SM efficiency of ranks with a GPU is null."""
+    table = analysis.analysed_steps
+    unknown = set(np.unique(table["rank"][table["sm_busy_ns"] == UNKNOWN]).tolist())
+    ranks = [data.rank for data in analysis.ranks if data.mode == "device" and data.rank in unknown]
+    if not ranks:
+        return []
+    text = f"SM efficiency is null on {len(ranks)} ranks: {_NO_SHARES[analysis.ranks[0].source]}"
+    return [Notice(kind="no_sm_efficiency", level="info", message=text, details={"ranks": ranks})]

@@ -1,0 +1,174 @@
+"""Faults planted on purpose, so that launcher and analysis can be shown to find them.
+
+A scenario is a list of faults, each of a kind, on a rank (or all, or all in turn), over some steps. Kinds that cost
+time are in `slow_faults.py`; here are those that end a rank, the table of all, and `Faults`, which the loop calls.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from rankscope.conf import ConfigError
+from rankscope.conf.schema import RunConfig
+from rankscope.harness.faults import slow as slow_faults
+from rankscope.harness.faults.base import Collate, Fault
+from rankscope.harness.group.process_group import RankContext
+
+EXIT_CODE = 7
+_BEYOND_ANY_MEMORY = 1 << 62
+
+
+class InjectedFault(RuntimeError):
+    """The error that the scenario `raise` asks for."""
+
+
+class Ending(Fault):
+    """Ends the rank, or stops it, at the first step in which it is active."""
+
+    def at_step(self, step: int) -> None:
+        """End."""
+        _ENDINGS[self.config.fault]()
+
+
+class NoTrace(Fault):
+    """The rank leaves its trace out."""
+
+    drops_trace = True
+
+
+def _raise() -> None:
+    raise InjectedFault("scenario.fault=raise: this rank was told to fail here")
+
+
+def _exit() -> None:
+    sys.exit(EXIT_CODE)
+
+
+def _kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _hang() -> None:
+    while True:
+        time.sleep(3600)
+
+
+def _oom() -> None:
+    held = []
+    while torch.cuda.is_available() and torch.cuda.is_initialized():
+        held.append(torch.empty(1 << 30, dtype=torch.uint8, device="cuda"))
+    torch.empty(_BEYOND_ANY_MEMORY, dtype=torch.uint8)
+
+
+_ENDINGS: dict[str, Callable[[], None]] = {"raise": _raise, "exit": _exit, "kill": _kill, "hang": _hang, "oom": _oom}
+
+KINDS: dict[str, type[Fault]] = {
+    **dict.fromkeys(_ENDINGS, Ending),
+    "no_trace": NoTrace,
+    "compute": slow_faults.Compute,
+    "host": slow_faults.Host,
+    "data": slow_faults.Data,
+    "storage": slow_faults.Storage,
+    "decode": slow_faults.Decode,
+    "garbage": slow_faults.Garbage,
+    "copy": slow_faults.Copy,
+    "item": slow_faults.Item,
+    "cpu_copy": slow_faults.CpuCopy,
+    "synchronize": slow_faults.Synchronize,
+    "allocator": slow_faults.Allocator,
+    "lengths": slow_faults.Lengths,
+}
+
+
+class Faults:
+    """All faults of a scenario on this rank; the loop and the training step call it at every place."""
+
+    def __init__(self, config: RunConfig, context: RankContext) -> None:
+        self._all = [
+            KINDS[item.fault](item, context, config.gradient_accumulation) for item in config.scenario.planted_faults
+        ]
+        for fault in self._all:
+            if fault.needs_gpu and not context.cuda:
+                raise ConfigError(f"scenario.fault={fault.config.fault}: needs a GPU, and this rank has none")
+
+    @property
+    def drops_trace(self) -> bool:
+        """Whether this rank is to leave its trace out."""
+        return any(fault.drops_trace and fault.here for fault in self._all)
+
+    def at_step(self, step: int) -> None:
+        """Say that `step` begins."""
+        for fault in self._all:
+            fault.begin(step)
+
+    def attach(self, module: nn.Module) -> None:
+        """Give the model to those that hook it."""
+        for fault in self._all:
+            fault.attach(module)
+
+    def on_batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Change the batch, still on the host."""
+        for fault in self._all:
+            if fault.active:
+                inputs, targets = fault.on_batch(inputs, targets)
+        return inputs, targets
+
+    def act(self, place: str, *arguments: Any) -> None:
+        """Call the method `place` of every fault that is active now."""
+        for fault in self._all:
+            if fault.active:
+                getattr(fault, place)(*arguments)
+
+    def slow_collate(self, collate: Collate) -> Collate:
+        """Return the loader's collate function, slowed where the scenario says so."""
+        slow = [fault for fault in self._all if fault.here and _overrides(fault, "per_batch")]
+        return SlowCollate(collate, slow) if slow else collate
+
+    def slow_dataset(self, dataset: Dataset[Any]) -> Dataset[Any]:
+        """Return the data set, slowed where the scenario says so."""
+        slow = [fault for fault in self._all if fault.here and _overrides(fault, "per_sample")]
+        return SlowDataset(dataset, slow) if slow else dataset
+
+
+def _overrides(fault: Fault, place: str) -> bool:
+    return getattr(type(fault), place) is not getattr(Fault, place)
+
+
+class SlowCollate:
+    """Makes batches slowly while a fault is active, in whatever process makes the batches."""
+
+    def __init__(self, collate: Collate, faults: list[Fault]) -> None:
+        self._collate = collate
+        self._faults = faults
+
+    def __call__(self, samples: Any) -> Any:
+        """Make one batch."""
+        for fault in self._faults:
+            if fault.active:
+                fault.per_batch()
+        return self._collate(samples)
+
+
+class SlowDataset(Dataset[Any]):
+    """Gives samples slowly while a fault is active, in whatever process reads them."""
+
+    def __init__(self, dataset: Dataset[Any], faults: list[Fault]) -> None:
+        self._dataset = dataset
+        self._faults = faults
+
+    def __len__(self) -> int:
+        length: int = len(self._dataset)  # type: ignore[arg-type]
+        return length
+
+    def __getitem__(self, index: int) -> Any:
+        for fault in self._faults:
+            if fault.active:
+                fault.per_sample()
+        return self._dataset[index]

@@ -1,0 +1,155 @@
+"""Who this rank is and how it meets the others: torchrun's environment in, `RankContext` and process groups out."""
+
+import ctypes
+import os
+import signal
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from rankscope.conf.host import host_name
+from rankscope.conf.messages import ConfigError
+from rankscope.conf.schema import RunConfig
+from rankscope.harness.group.control import Control, ControlError, connect
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankContext:
+    """One rank: its place among the others, its device, and its host."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    device: torch.device
+    backend: str | None  # null without a process group
+    host: str
+    boot_id: str | None  # ranks of one boot id share a clock; null where the kernel has none
+    control: Control | None = None  # all ranks, for barriers and clocks; null for one rank alone
+
+    @property
+    def cuda(self) -> bool:
+        """Whether this rank computes on a GPU."""
+        return self.device.type == "cuda"
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that was launched."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+
+    def barrier(self) -> None:
+        """Wait until all ranks are here."""
+        if self.control is not None:
+            self.control.barrier()
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies, so that no rank or loader worker is left behind."""
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the kernel knew
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def join(config: RunConfig) -> RankContext:
+    """Take the device, set the threads, and meet the other ranks unless DDP is off.
+
+    Raises `ConfigError` when this host has no device for this rank.
+    """
+    local_rank, local_world_size = _environment("LOCAL_RANK", 0), _environment("LOCAL_WORLD_SIZE", 1)
+    device = _device(config, local_rank)
+    backend = config.backend
+    if backend == "auto":
+        backend = "nccl" if device.type == "cuda" else "gloo"
+    if backend == "nccl" and device.type != "cuda":
+        raise ConfigError("backend=nccl: this host has no GPU that torch can use; use backend=auto or gloo")
+    if config.ddp.comm_hook == "bf16" and backend != "nccl":
+        raise ConfigError(
+            "ddp.comm_hook=bf16: torch offers this hook with NCCL only, and this host has no GPU; use fp16"
+        )
+    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size))
+    control = None
+    if config.ddp.enabled:
+        # The launcher's limits end a hung pass. The group's own must not cut in while one rank writes a large trace.
+        timeout = timedelta(seconds=config.launch.timeout_s)
+        dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
+        control = connect("control", timeout_s=config.launch.timeout_s, join_s=config.launch.timeout_s)
+    return context_of(device, backend if config.ddp.enabled else None, control)
+
+
+def context_of(device: torch.device, backend: str | None, control: Control | None) -> RankContext:
+    """Return this rank as torchrun's environment has it; one rank alone where there is none."""
+    return RankContext(
+        rank=_environment("RANK", 0),
+        local_rank=_environment("LOCAL_RANK", 0),
+        world_size=_environment("WORLD_SIZE", 1),
+        local_world_size=_environment("LOCAL_WORLD_SIZE", 1),
+        device=device,
+        backend=backend,
+        host=host_name(),
+        boot_id=_boot_id(),
+        control=control,
+    )
+
+
+def of_script(timeout_s: float, name: str = "control") -> tuple[RankContext, str | None]:
+    """Return the rank whose script has chosen its device and groups by now, and what is to be said about it.
+
+    A device that the script has not touched yet is not touched here either.
+    """
+    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
+    backend = str(dist.get_backend()) if dist.is_available() and dist.is_initialized() else None
+    try:
+        return context_of(device, backend, connect(name, timeout_s=timeout_s)), None
+    except ControlError as error:
+        return context_of(device, backend, None), f"{error} of the first: ranks do not begin together"
+
+
+_kept: list[Any] = []
+
+
+def leave(context: RankContext) -> None:
+    """End the process groups; only after success, since after a failure the other ranks may never answer.
+
+    The groups themselves are kept until the process ends. Gloo's destructor waits, with the interpreter's lock in
+    hand, for a thread that may need that lock to let go of the last collective: one rank in a hundred hung so.
+    """
+    if context.backend is not None:
+        context.barrier()
+        _kept.extend((context.control, dist.group.WORLD))
+        dist.destroy_process_group()
+
+
+def _environment(name: str, default: int) -> int:
+    return int(os.environ.get(name, default))
+
+
+def _device(config: RunConfig, local_rank: int) -> torch.device:
+    available = torch.cuda.is_available()
+    if config.device == "cpu" or (config.device == "auto" and not available):
+        if config.precision.name == "fp16":
+            raise ConfigError("precision=fp16: there is no GPU on this host; use precision=bf16 or fp32")
+        return torch.device("cpu")
+    if not available:
+        raise ConfigError(
+            "device=cuda: torch finds no GPU on this host; use device=cpu or install a CUDA build of torch"
+        )
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise ConfigError(f"local rank {local_rank} has no GPU of its own: this host has {count}; lower world_size")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)  # before anything else touches CUDA: no context of this rank on GPU 0
+    return device
+
+
+def _boot_id() -> str | None:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""Steps and ranges of a loop that is not ours, from marks or from calls of torch."""

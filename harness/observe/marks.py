@@ -1,0 +1,237 @@
+"""Steps and ranges of a loop that nobody edited, from what torch itself calls: loader, backward, optimizer, profiler.
+
+`Marks` puts itself around a handful of torch's functions and calls them unchanged; it draws no random number, makes no
+tensor and waits for nothing. `forward` is not seen: it is what lies between a batch and the backward pass (or the next
+batch), copies included. Nothing is done on other threads than the one that made `Marks`, nor while a CUDA graph is
+captured.
+"""
+
+import functools
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as loaders
+
+from rankscope.harness.record.ranges import Ranges
+
+Source = Literal["recorder", "profiler", "optimizer", "loader"]
+
+
+class Target(Protocol):
+    """Who is told; `ranges` is null while nothing is timed."""
+
+    @property
+    def ranges(self) -> Ranges | None:
+        """The ranges to open."""
+
+    def mark(self, source: Source) -> None:
+        """A step ends here, if steps are those of `source`."""
+
+    def batch(self, samples: int | None, *, first: bool) -> None:
+        """A loader gave a batch; `first` of its epoch."""
+
+
+class Marks:
+    """Tells `target` of batches, ranges and the ends of steps, from `install` to `remove`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._thread = threading.get_ident()
+        self._undo: list[Callable[[], None]] = []
+        self._open: str | None = None  # the range that was opened here
+        self._depth: Counter[str] = Counter()  # calls inside one another
+        self._marked_in_backward = False
+        self._ended = False  # the loader has just had no more
+        self._main: weakref.ref[Optimizer] | None = None  # whose steps count
+        self.optimizers: Counter[str] = Counter()  # steps by kind and place of the optimizer
+        self.skipped = 0  # steps that a GradScaler left out
+        self.made_optimizers = 0
+        self.guesses = True
+
+    def install(self) -> None:
+        """Begin to listen."""
+        self._replace(DataLoader, "__iter__", self._around_start)
+        self._replace(loaders._BaseDataLoaderIter, "__next__", self._around_next)
+        self._replace(torch.autograd, "backward", self._around_backward)
+        self._replace(torch.amp.GradScaler, "step", self._around_scaled_step)
+        self._replace(Optimizer, "__init__", self._around_making)
+        for handle in (
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(lambda optimizer, *_: self._after_step(optimizer)),
+        ):
+            self._undo.append(handle.remove)
+
+    def remove(self) -> None:
+        """Leave everything as it was."""
+        self.close()
+        while self._undo:
+            self._undo.pop()()
+
+    def give_way(self, name: str) -> None:
+        """End the `forward` that was guessed: the script opens `name` itself. Its own `forward` ends the guessing."""
+        self.guesses = self.guesses and name != "forward"
+        if self._open == "forward":
+            self.close()
+
+    def guess_forward(self) -> None:
+        """Begin `forward`, unless another range is open: a batch has just come."""
+        if self._open is None and self.guesses and self._here:
+            self._switch("forward")
+
+    def close(self) -> None:
+        """End the range that is open."""
+        if self._open is not None and self._target.ranges is not None:
+            self._target.ranges.by_name[self._open].__exit__(None, None, None)
+        self._open = None
+
+    def _replace(self, owner: Any, name: str, around: Callable[..., Any]) -> None:
+        original = vars(owner)[name]
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return around(original, *args, **kwargs)
+
+        setattr(owner, name, wrapper)
+        self._undo.append(lambda: setattr(owner, name, original))
+
+    # --- ranges --------------------------------------------------------------------------------------------------
+
+    @property
+    def _here(self) -> bool:
+        return threading.get_ident() == self._thread and not (
+            torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+        )
+
+    def _enter(self, name: str) -> None:
+        if not self._here:
+            return
+        self._depth[name] += 1
+        inside_closure = name == "backward" and self._depth["optimizer"] == 1
+        if self._depth[name] == 1 and (self._open in (None, "forward") or inside_closure):
+            self._switch(name)
+
+    def _exit(self, name: str) -> bool:
+        """Close a range; returns whether this was the outermost call."""
+        if not self._here:
+            return False
+        self._depth[name] = max(0, self._depth[name] - 1)
+        if self._depth[name]:
+            return False
+        if self._open == name:
+            self.close()
+        return True
+
+    def _switch(self, name: str) -> None:
+        """End what is open and open `name`, unless the script has a range of its own open."""
+        self.close()
+        ranges = self._target.ranges
+        if ranges is not None and ranges.current is None:
+            ranges.by_name[name].__enter__()
+            self._open = name
+
+    # --- what is listened to -------------------------------------------------------------------------------------
+
+    def _around_start(self, original: Any, loader: Any) -> Any:
+        self._enter("data_wait")
+        try:
+            return original(loader)
+        finally:
+            self._exit("data_wait")
+
+    def _around_next(self, original: Any, iterator: Any) -> Any:
+        if self._here and not self._depth["data_wait"]:
+            self.close()
+            if not self._ended:  # else the step has ended where the loader had no more
+                self._target.mark("loader")
+        self._enter("data_wait")
+        outermost, self._ended = False, True
+        try:
+            batch = original(iterator)
+            self._ended = False
+        finally:
+            outermost = self._exit("data_wait")
+        if outermost:
+            self._target.batch(samples_of(batch), first=iterator._num_yielded == 1)
+            self.guess_forward()
+        return batch
+
+    def _around_backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self._enter("backward")
+        try:
+            return original(*args, **kwargs)
+        finally:
+            if self._exit("backward"):
+                if self._depth["optimizer"]:
+                    self._switch("optimizer")  # this was its closure
+                if self._marked_in_backward:
+                    self._marked_in_backward = False
+                    self._target.mark("optimizer")
+
+    def _around_making(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self.made_optimizers += 1
+        return original(*args, **kwargs)
+
+    def _around_scaled_step(self, original: Any, scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """A scaler leaves a step out where gradients overflowed: for the loop it is a step all the same."""
+        before = self._steps_of(optimizer)
+        result = original(scaler, optimizer, *args, **kwargs)
+        if self._here and self._steps_of(optimizer) == before:
+            self.skipped += 1
+            self._stepped(optimizer)
+        return result
+
+    def _before_step(self, _: Optimizer, args: Any, kwargs: Any) -> None:
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._enter("optimizer")
+        elif self._here:  # it begins with a forward pass, or more of one
+            self._depth["optimizer"] += 1
+
+    def _after_step(self, optimizer: Optimizer) -> None:
+        """Count an optimizer's step; one that another optimizer makes inside its own is not counted."""
+        if threading.get_ident() != self._thread or self._depth["backward"]:
+            self._exit("optimizer")
+            self._stepped(optimizer)
+        elif self._exit("optimizer"):
+            self._stepped(optimizer)
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        self.optimizers[_name(optimizer)] += 1
+        main = self._main() if self._main is not None else None
+        if main is None:  # the first that steps; another when that one is gone
+            main = optimizer
+            self._main = weakref.ref(optimizer)
+        if main is not optimizer:
+            return
+        if self._depth["backward"]:
+            self._marked_in_backward = True
+        else:
+            self.close()
+            self._target.mark("optimizer")
+
+    def _steps_of(self, optimizer: Optimizer) -> int:
+        return self.optimizers[_name(optimizer)]
+
+
+def _name(optimizer: Optimizer) -> str:
+    return f"{type(optimizer).__name__} {id(optimizer):x}"
+
+
+def samples_of(batch: Any) -> int | None:
+    """Return the length of the first tensor in a batch, None where there is none."""
+    if isinstance(batch, Tensor):
+        return batch.shape[0] if batch.dim() else None
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, list | tuple):
+        found = (samples_of(item) for item in batch)
+        return next((samples for samples in found if samples is not None), None)
+    return None

@@ -1,0 +1,48 @@
+"""Whoever observes a loop that is not ours: told of ranges, batches and steps by an `Instrument` or by torch itself."""
+
+from typing import Any
+
+from rankscope.harness.observe.marks import Marks, Source, samples_of
+from rankscope.harness.record.ranges import Ranges
+from rankscope.harness.record.step_timer import StepTimer
+
+
+class Observer:
+    """Counts batches and their samples; `ranges` is null while nothing is timed."""
+
+    def __init__(self) -> None:
+        self.ranges: Ranges | None = None
+        self.marks = Marks(self)
+        self.batches = 0
+        self.samples: int | None = 0  # since the last step; None: of a batch that does not say
+
+    def begin(self) -> None:
+        """Begin the first step, all ranks together; once."""
+        raise NotImplementedError
+
+    def mark(self, source: Source) -> None:
+        """End the open step and begin the next, if steps are those of `source`."""
+        raise NotImplementedError
+
+    @property
+    def timer(self) -> StepTimer | None:
+        """What times the steps, null while nothing is timed."""
+        return None if self.ranges is None else self.ranges.timer
+
+    def batch(self, samples: int | None, *, first: bool) -> None:
+        """Count a batch; `first` of its epoch."""
+        self.batches += 1
+        self.samples = None if samples is None or self.samples is None else self.samples + samples
+        if first and self.timer is not None:
+            self.timer.mark_first_of_epoch()
+
+    def loaded(self, batch: Any, *, first: bool, counted: bool) -> None:
+        """Take a batch that came through an `Instrument`; a DataLoader's own was counted already."""
+        if not counted:
+            self.batch(samples_of(batch), first=first)
+        self.marks.guess_forward()
+
+    def take_samples(self) -> int | None:
+        """Return the samples of the step that ends, and count anew."""
+        taken, self.samples = self.samples, 0
+        return taken

@@ -1,0 +1,1 @@
+"""What is recorded of steps in every pass, whoever makes the steps."""

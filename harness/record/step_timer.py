@@ -1,0 +1,239 @@
+"""Times every step of one rank without waiting for the device; rows of steps.parquet out.
+
+Host times come from the host's clocks. Device times come from CUDA events, recorded in the stream and read later,
+when the device has passed them: the loop never synchronises. On a CPU the host times stand for the device times.
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from rankscope.conf.files import replacing
+from rankscope.harness.record.gpu_state import COLUMNS as GPU_STATE
+
+DEVICE_RANGES = ("h2d", "forward", "backward", "optimizer")
+
+SCHEMA = pa.schema(
+    [
+        ("step", pa.int64()),
+        ("phase", pa.string()),
+        ("start_ns", pa.int64()),
+        ("host_ns", pa.int64()),
+        ("device_ns", pa.int64()),
+        ("data_wait_ns", pa.int64()),
+        ("data_cpu_ns", pa.int64()),
+        *((f"{name}_ns", pa.int64()) for name in DEVICE_RANGES),
+        ("launch_ns", pa.int64()),
+        ("first_of_epoch", pa.bool_()),
+        ("loss", pa.float64()),
+        ("memory_allocated_bytes", pa.int64()),
+        ("memory_reserved_bytes", pa.int64()),
+        ("memory_peak_bytes", pa.int64()),
+        *((name, pa.int64() if name == "gpu_throttle_reasons" else pa.float64()) for name in GPU_STATE),
+    ]
+)
+
+
+@dataclass(slots=True)
+class _Step:
+    """What is known of one step; the device's part is filled in when its events are complete."""
+
+    step: int
+    phase: str
+    start_ns: int
+    began_ns: int  # monotonic
+    first: torch.cuda.Event | None
+    last: torch.cuda.Event | None = None  # the first of the next step, or its own when the loop pauses
+    owns_last: bool = False
+    ranges_ns: dict[str, int] = field(default_factory=dict)
+    data_cpu_ns: int = 0  # of this thread, while it waited for batches: a loader without workers computes there
+    spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    host_ns: int | None = None
+    device_ns: int | None = None
+    first_of_epoch: bool = False
+    loss_on_host: Tensor | None = None  # valid once `last` is complete
+    loss: float | None = None
+    memory: tuple[int, int, int] | tuple[None, None, None] = (None, None, None)
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of steps.parquet."""
+        data_wait_ns = self.ranges_ns.get("data_wait", 0)
+        allocated, reserved, peak = self.memory
+        return {
+            "step": self.step,
+            "phase": self.phase,
+            "start_ns": self.start_ns,
+            "host_ns": self.host_ns,
+            "device_ns": self.device_ns,
+            "data_wait_ns": data_wait_ns,
+            "data_cpu_ns": self.data_cpu_ns,
+            **{f"{name}_ns": self.ranges_ns.get(name) for name in DEVICE_RANGES},
+            "launch_ns": None if self.host_ns is None else self.host_ns - data_wait_ns,
+            "first_of_epoch": self.first_of_epoch,
+            "loss": self.loss,
+            "memory_allocated_bytes": allocated,
+            "memory_reserved_bytes": reserved,
+            "memory_peak_bytes": peak,
+        }
+
+
+class StepTimer:
+    """Records one row a step. Call `begin` at each step's start, `end` at its end, `close` after the last."""
+
+    def __init__(self, device: torch.device, memory_every: int = 1) -> None:
+        self._device = device
+        self._memory_every = memory_every  # steps
+        self._cuda = device.type == "cuda"
+        self._done: list[_Step] = []
+        self._pending: deque[_Step] = deque()  # closed on the host, the device not yet there
+        self._current: _Step | None = None
+        self._pool: list[torch.cuda.Event] = []
+        self._draining = threading.Lock()  # `rows` may be asked for by the thread that saves on a signal
+        self._range_ns = self._range_cpu_ns = 0
+        self._range_event: torch.cuda.Event | None = None
+
+    def begin(self, step: int, phase: str) -> None:
+        """Start a step; the one before, if still open, ends here."""
+        event = self._record() if self._cuda else None
+        now = time.perf_counter_ns()
+        if self._current is not None:
+            self._close(self._current, now, event, owns_last=False)
+        self._current = _Step(step, phase, time.time_ns(), now, event)
+
+    def enter(self, name: str) -> None:
+        """Open the range `name`; ranges do not nest."""
+        if self._cuda and name != "data_wait":
+            self._range_event = self._record()
+        else:
+            self._range_ns, self._range_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+
+    def exit(self, name: str) -> None:
+        """Close the range `name` and add its time to the step."""
+        step = self._current
+        if step is None:
+            return
+        if self._range_event is not None:
+            step.spans.append((name, self._range_event, self._record()))
+            self._range_event = None
+        else:
+            step.ranges_ns[name] = step.ranges_ns.get(name, 0) + time.perf_counter_ns() - self._range_ns
+            if name == "data_wait":
+                step.data_cpu_ns += time.thread_time_ns() - self._range_cpu_ns
+
+    def mark_first_of_epoch(self) -> None:
+        """Say that the loader was started anew in this step."""
+        if self._current is not None:
+            self._current.first_of_epoch = True
+
+    def read_loss(self, loss: Tensor) -> None:
+        """Copy the loss to the host behind the work that makes it, and read it when the device is past it."""
+        if self._current is None:
+            return
+        if self._cuda:
+            host = torch.empty((), dtype=torch.float32, pin_memory=True)
+            host.copy_(loss.detach(), non_blocking=True)
+        else:
+            host = loss.detach().float()
+        self._current.loss_on_host = host
+
+    def end(self) -> None:
+        """Take what is known at the step's end, and what the device has finished of earlier ones."""
+        if self._current is not None:
+            self._take_memory(self._current)
+        self._drain()
+
+    def _take_memory(self, step: _Step) -> None:
+        if self._cuda and step.step % self._memory_every == 0:
+            # One call for all three: the single getters each build the whole table again.
+            memory = torch.cuda.memory_stats_as_nested_dict(self._device)
+            allocated, reserved = memory["allocated_bytes"]["all"], memory["reserved_bytes"]["all"]
+            step.memory = (allocated["current"], reserved["current"], allocated["peak"])
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def close(self) -> None:
+        """End the open step here and not at the next one's start, because something else comes in between."""
+        step = self._current
+        if step is not None:
+            event = self._record() if self._cuda else None
+            self._close(step, time.perf_counter_ns(), event, owns_last=True)
+            if step.memory[0] is None:
+                self._take_memory(step)
+
+    def drop(self) -> None:
+        """Forget the open step: it did not become one."""
+        self._current = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows so far; what the device has not finished, or an open step has not reached, is null."""
+        self._drain()
+        steps = [*self._done, *self._pending]
+        if self._current is not None:
+            steps.append(self._current)
+        return [step.row() for step in steps]
+
+    def take(self) -> list[dict[str, Any]]:
+        """Return the rows that are complete and forget them: a long run would fill the memory."""
+        self._drain()
+        with self._draining:
+            rows = [step.row() for step in self._done]
+            self._done.clear()
+        return rows
+
+    def wait(self) -> None:
+        """Wait until the device has done every step that has ended."""
+        if self._pending and self._pending[-1].last is not None:
+            self._pending[-1].last.synchronize()
+        self._drain()
+
+    def _close(self, step: _Step, now: int, event: torch.cuda.Event | None, *, owns_last: bool) -> None:
+        step.host_ns = now - step.began_ns
+        step.last, step.owns_last = event, owns_last
+        self._pending.append(step)
+        self._current = None
+
+    def _drain(self) -> None:
+        with self._draining:
+            while self._pending:
+                step = self._pending[0]
+                if step.last is not None and not step.last.query():
+                    return
+                if step.first is not None and step.last is not None:
+                    self._read_events(step, step.first, step.last)
+                if step.loss_on_host is not None:
+                    step.loss = step.loss_on_host.item()
+                    step.loss_on_host = None
+                self._done.append(self._pending.popleft())
+
+    def _read_events(self, step: _Step, first: torch.cuda.Event, last: torch.cuda.Event) -> None:
+        step.device_ns = _elapsed_ns(first, last)
+        for name, start, end in step.spans:
+            step.ranges_ns[name] = step.ranges_ns.get(name, 0) + _elapsed_ns(start, end)
+            self._pool += (start, end)
+        self._pool.append(first)
+        if step.owns_last:
+            self._pool.append(last)
+        step.first = step.last = None
+        step.spans.clear()
+
+    def _record(self) -> torch.cuda.Event:
+        event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def write_steps(rows: list[dict[str, Any]], path: Path) -> None:
+    """Write the rows of a `StepTimer` as Parquet, whole or not at all."""
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, compression="zstd")
+
+
+def _elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> int:
+    return round(float(start.elapsed_time(end)) * 1e6)

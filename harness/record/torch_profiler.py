@@ -1,0 +1,242 @@
+"""torch.profiler around the loop of the torch pass: windows that hold their own steps alone, and files for each.
+
+In: the schedule and options of `config.profile`. Out, in the rank's folder: a Chrome trace for each window, and of
+the first one `key_averages` and the stacks. `ProfilerStep#N` has the number of the row in steps.parquet.
+"""
+
+import json
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from isal import igzip
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from rankscope.conf import ConfigError
+from rankscope.conf.files import replacing, write_text
+from rankscope.conf.run_dir import RankDir
+from rankscope.conf.sections import ProfileConfig
+from rankscope.harness.group.gloo_threads import wait_until_idle
+from rankscope.harness.group.process_group import RankContext
+
+_IDLE_S = 2.0  # how long a collective may still be under way when a window closes, or a rank has failed
+_TAIL = 1 << 14  # bytes at the end of a trace that hold what follows its events
+log = logging.getLogger(__name__)
+
+
+class StepProfiler:
+    """Drives torch.profiler step by step and writes what each active window recorded.
+
+    `guard` is entered around each stop of torch.profiler and the writing of its trace, which may end the process.
+    """
+
+    def __init__(
+        self,
+        config: ProfileConfig,
+        context: RankContext,
+        rank_dir: RankDir,
+        metadata: dict[str, Any],
+        *,
+        keep_trace: bool = True,
+        guard: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._config = config
+        self._guard = guard
+        self._context = context
+        self._rank_dir = rank_dir
+        self._keep_trace = keep_trace
+        self._cycle = config.wait + config.warmup + config.active
+        self._step = 0
+        self.traces: list[str] = []
+        self.notes: list[str] = []  # what the analysis shall say of this recording
+        if config.device_only and not context.cuda:
+            raise ConfigError("profile.device_only=true: this rank has no GPU, so there is nothing to record")
+        activities = [] if config.device_only else [ProfilerActivity.CPU]
+        activities += [ProfilerActivity.CUDA] if context.cuda else []
+        self._profile = profile(
+            activities=activities,
+            schedule=schedule(wait=config.wait, warmup=config.warmup, active=config.active, repeat=config.repeat),
+            on_trace_ready=self._export,
+            record_shapes=config.record_shapes,
+            profile_memory=config.profile_memory,
+            with_stack=config.with_stack,
+            with_flops=config.with_flops,
+            # export_stacks writes an empty file without it
+            experimental_config=torch._C._profiler._ExperimentalConfig(verbose=True) if config.with_stack else None,
+        )
+        for key, value in metadata.items():
+            self._profile.preset_metadata_json(key, json.dumps(value))
+
+    def start(self) -> None:
+        """Start at step 0."""
+        if self.opens_after(-1):
+            self._meet()
+        self._profile.start()
+
+    def opens_after(self, step: int) -> bool:
+        """Whether the step after `step` is the first of a window."""
+        cycle, place = divmod(step + 1, self._cycle)
+        return place == self._config.wait + self._config.warmup and cycle < self._config.repeat
+
+    def closes_after(self, step: int) -> bool:
+        """Whether `step` is the last of a window."""
+        return (step + 1) % self._cycle == 0
+
+    def step(self) -> None:
+        """End a step. Where a window opens, the device is idle and all ranks are here; where it closes, it is idle.
+
+        Without this, kernels of the steps before are recorded in the window, and the window's last ones are not.
+        """
+        if self.opens_after(self._step):
+            self._meet()
+        closes = self.closes_after(self._step)
+        if closes:
+            self._context.synchronize()
+        with warnings.catch_warnings(), self._stopping() if closes else nullcontext():
+            # Each window has a trace of its own: that a later one does not hold the earlier is wanted.
+            warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
+            self._profile.step()
+        self._step += 1
+
+    def stop(self) -> None:
+        """Stop after the last step."""
+        with self._stopping():
+            self._profile.stop()
+
+    def abort(self) -> None:
+        """Stop after an error, and write what the open window recorded, if it can be; never raises."""
+        try:
+            with self._stopping():
+                self._profile.stop()
+        except Exception:  # a boundary: the error that stopped the loop is the one to report
+            log.exception("the trace of the broken window could not be written")
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Around a stop of torch.profiler: the step ends before it, and so does what is recorded of all threads."""
+        if self._profile.step_rec_fn is not None:  # else ProfilerStep#N would last until all of this is done
+            self._profile.step_rec_fn.__exit__(None, None, None)
+            self._profile.step_rec_fn = None
+        if self._config.with_stack:  # and Python's calls: what follows is not the job's
+            sys.setprofile(None)
+        with self._guard():
+            if not wait_until_idle(_IDLE_S):
+                self._note("a collective of gloo is still under way where the profiler stops: its record has no end")
+            yield
+
+    def _note(self, text: str) -> None:
+        log.warning(text)
+        self.notes.append(text)
+
+    def _meet(self) -> None:
+        self._context.synchronize()
+        self._context.barrier()
+
+    def _export(self, profiler: profile) -> None:
+        if not self._keep_trace:
+            return
+        target = self._rank_dir.cycle_trace(len(self.traces))
+        plain = target.with_name(f".{target.stem}")
+        try:
+            profiler.export_chrome_trace(str(plain))
+            name_trace(plain, f"rank{self._context.rank}/{target.name}")
+            compress(plain, target)
+        finally:
+            plain.unlink(missing_ok=True)
+        link_for_tensorboard(self._rank_dir, target)
+        self.traces.append(target.name)
+        if len(self.traces) == 1:
+            try:
+                self._summarise(profiler)
+            except UnicodeDecodeError:  # with stacks, torch keeps names of modules that it does not hold
+                self._note("key_averages and stacks left out: torch lost names of modules imported inside the window")
+
+    def _summarise(self, profiler: profile) -> None:
+        write_key_averages(profiler, self._rank_dir, cuda=self._context.cuda)
+        if self._config.with_stack:
+            metric = "self_cuda_time_total" if self._context.cuda else "self_cpu_time_total"
+            with replacing(self._rank_dir.stacks) as temporary:
+                profiler.export_stacks(str(temporary), metric)
+
+
+def light(config: ProfileConfig) -> ProfileConfig:
+    """Return the same schedule with device activities alone, and nothing that needs operators."""
+    schedule = {name: getattr(config, name) for name in ("wait", "warmup", "active", "repeat")}
+    return ProfileConfig(device_only=True, **schedule)
+
+
+def name_trace(path: Path, name: str) -> None:
+    """Put `name` where torch wrote the trace's own path, at the end of the file: traces are shared, paths are not."""
+    with path.open("r+b") as file:
+        start = file.seek(max(0, path.stat().st_size - _TAIL))
+        tail = file.read().replace(str(path).encode(), name.encode())
+        file.seek(start)
+        file.truncate()
+        file.write(tail)
+
+
+def link_for_tensorboard(rank_dir: RankDir, trace: Path) -> None:
+    """Give the trace a name that TensorBoard's plugin looks for, all ranks in one folder: `tensorboard --logdir` it."""
+    link = rank_dir.tensorboard(trace)
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(os.path.relpath(trace, link.parent))
+
+
+def compress(source: Path, target: Path) -> None:
+    """Write `source` gzipped to `target`, whole or not at all."""
+    with replacing(target) as temporary, source.open("rb") as plain, igzip.open(temporary, "wb", 1) as packed:
+        while block := plain.read(1 << 20):
+            packed.write(block)
+
+
+def write_key_averages(profiler: profile, rank_dir: RankDir, *, cuda: bool) -> None:
+    """Write the window's operators, summed by name (and shapes, when recorded), the longest on the device first.
+
+    Times are in nanoseconds and sum over the window's steps; on a CPU the CPU's times order them.
+    """
+    averages = profiler.key_averages(group_by_input_shape=profiler.record_shapes)
+    rows = [
+        {
+            "name": item.key,
+            "count": item.count,
+            "self_cpu_ns": round(item.self_cpu_time_total * 1000),
+            "cpu_ns": round(item.cpu_time_total * 1000),
+            "self_device_ns": round(item.self_device_time_total * 1000) if cuda else None,
+            "device_ns": round(item.device_time_total * 1000) if cuda else None,
+            "self_cpu_memory_bytes": item.self_cpu_memory_usage if profiler.profile_memory else None,
+            "self_device_memory_bytes": item.self_device_memory_usage if profiler.profile_memory and cuda else None,
+            "flops": item.flops if profiler.with_flops and item.flops else None,
+            "input_shapes": str(item.input_shapes) if profiler.record_shapes else None,
+        }
+        for item in averages
+    ]
+    rows.sort(key=lambda row: row["self_device_ns" if cuda else "self_cpu_ns"], reverse=True)
+    with replacing(rank_dir.key_averages) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=KEY_AVERAGES), temporary, compression="zstd")
+    order = "self_device_time_total" if cuda else "self_cpu_time_total"
+    write_text(rank_dir.key_averages.with_suffix(".txt"), averages.table(sort_by=order, row_limit=100) + "\n")
+
+
+KEY_AVERAGES = pa.schema(
+    [
+        ("name", pa.string()),
+        ("count", pa.int64()),
+        ("self_cpu_ns", pa.int64()),
+        ("cpu_ns", pa.int64()),
+        ("self_device_ns", pa.int64()),
+        ("device_ns", pa.int64()),
+        ("self_cpu_memory_bytes", pa.int64()),
+        ("self_device_memory_bytes", pa.int64()),
+        ("flops", pa.int64()),
+        ("input_shapes", pa.string()),
+    ]
+)

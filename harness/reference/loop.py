@@ -1,0 +1,49 @@
+"""The loop of the reference model over the steps of a pass: does the task and what was planted in it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from rankscope.harness.faults.planted import Faults
+from rankscope.harness.record.ranges import Ranges
+from rankscope.harness.record.step_timer import StepTimer
+from rankscope.harness.record.steps import Steps
+from rankscope.harness.reference.data import Batches
+
+
+class Task(Protocol):
+    """What a step does: training, validation or inference."""
+
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
+        """Do one step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """Everything that takes part in a step."""
+
+    steps: Steps
+    task: Task
+    batches: Batches
+    ranges: Ranges
+    faults: Faults
+    log_every: int
+
+    def run(self) -> None:
+        """Do all steps; after an error the open window of the profiler is written, and the error goes on."""
+        self.steps.start()
+        try:
+            for step in range(len(self.steps.plan)):
+                self.step(step)
+                self.steps.advance(step)
+        except BaseException:
+            self.steps.abort()
+            raise
+        self.steps.stop()
+
+    def step(self, step: int) -> None:
+        """Do one step of the plan."""
+        self.steps.begin(step)
+        self.faults.at_step(step)
+        read_loss = step % self.log_every == 0
+        self.task.step(self.batches, self.ranges, self.steps.timer, self.faults, read_loss=read_loss)
+        self.steps.end(step)

@@ -1,0 +1,126 @@
+"""One rank's copy of the model: built, placed, compiled and, for training, wrapped in DDP, as configured."""
+
+import inspect
+import logging
+import re
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from rankscope.conf.schema import RunConfig
+from rankscope.conf.sections import DdpConfig
+from rankscope.harness.group.process_group import RankContext
+from rankscope.models import ReferenceModel, build_model
+
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Replica:
+    """The model of one rank, and how a batch gets into it. `raw` is the bare module, `module` what is called."""
+
+    def __init__(self, config: RunConfig, context: RankContext) -> None:
+        self._config = config
+        self._device = context.device
+        set_arithmetic(config)
+        torch.manual_seed(config.seed)  # the same weights on every rank
+        with context.device:
+            self.model: ReferenceModel = build_model(config.model)
+        self.raw = self.model.module
+        if config.model.channels_last:
+            self.raw = self.raw.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # Without gradients there is nothing to reduce: a validation loop calls the bare module.
+        self.ddp = wrap(self.raw, config, context) if config.ddp.enabled and config.mode == "train" else None
+        self.module: Any = self.ddp if self.ddp is not None else self.raw
+        if config.compile != "off":
+            self.module = compiled(self.module, config)
+        self._format = torch.channels_last if config.model.channels_last else torch.preserve_format
+        self._graphs = config.compile in ("reduce-overhead", "max-autotune")
+
+    @property
+    def flops_per_sample(self) -> int:
+        """Model FLOPs of one sample in a step: forward and backward, or the forward third of them."""
+        flops = self.model.flops_per_sample
+        return flops if self._config.mode == "train" else flops // 3
+
+    def begin_step(self) -> None:
+        """Say that a step begins: outputs of the last one may be overwritten by CUDA graphs."""
+        if self._graphs:
+            torch.compiler.cudagraph_mark_step_begin()
+
+    def to_device(self, tensor: Tensor) -> Tensor:
+        """Copy `tensor` to the device; images get the model's memory format there."""
+        tensor = tensor.to(self._device, non_blocking=self._config.data.non_blocking)
+        return tensor.contiguous(memory_format=self._format) if tensor.dim() == 4 else tensor
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Return the context in which the forward pass runs."""
+        dtype = _AUTOCAST.get(self._config.precision.name)
+        return torch.autocast(self._device.type, dtype=dtype) if dtype else nullcontext()
+
+
+def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> DistributedDataParallel:
+    """Put `module` into DistributedDataParallel with the levers of `config.ddp`."""
+    ddp = config.ddp
+    wrapped = DistributedDataParallel(
+        module,
+        device_ids=[context.local_rank] if context.cuda else None,
+        bucket_cap_mb=ddp.bucket_cap_mb,
+        static_graph=ddp.static_graph,
+        find_unused_parameters=ddp.find_unused_parameters,
+        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
+        **_without_broadcasts(ddp),
+    )
+    if ddp.comm_hook == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None,
+            matrix_approximation_rank=ddp.powersgd_rank,
+            start_powerSGD_iter=2,  # the earliest; the default of 1000 is beyond any measured step
+        )
+        wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    elif ddp.comm_hook != "none":
+        hooks = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
+        wrapped.register_comm_hook(None, hooks[ddp.comm_hook])
+    return wrapped
+
+
+def bucket_bytes(ddp: DistributedDataParallel) -> list[int] | None:
+    """Return the sizes of DDP's buckets in the order in which they are reduced; None before they are final."""
+    said = str(ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes", ""))
+    return [int(size) for size in said.split(",")] if re.fullmatch(r"\s*\d+(?:,\s*\d+)*\s*", said) else None
+
+
+def compiled(module: nn.Module, config: RunConfig) -> Any:
+    """Compile `module`, which DDP wraps already: so the graph is split at the buckets and the overlap is kept."""
+    # A graph with recomputed activations cannot be split; then all gradients meet at the end of the backward pass.
+    torch._dynamo.config.optimize_ddp = not config.model.activation_checkpointing
+    for name in ("ctx_manager", "torch"):  # that DDP's own ranges vanish in compiled code is no news to the user
+        logger = logging.getLogger(f"torch._dynamo.variables.{name}")
+        logger.addFilter(lambda record: "will be ignored" not in record.getMessage())
+    return torch.compile(module, mode=None if config.compile == "default" else config.compile)
+
+
+def _without_broadcasts(config: DdpConfig) -> dict[str, Any]:
+    """Return the argument that stops the buffers' broadcasts, by the name that this torch has for it."""
+    if config.broadcast_buffers:
+        return {}
+    names = inspect.signature(DistributedDataParallel.__init__).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
+
+
+def set_arithmetic(config: RunConfig) -> None:
+    """Choose how fp32 products are computed, and let cuDNN choose its convolutions by trial.
+
+    cudnn.benchmark is on, as in any tuned job with fixed shapes; its trials fall into the first, unmeasured steps.
+    """
+    tf32 = config.precision.name == "tf32"
+    with warnings.catch_warnings():
+        # Some releases announce a newer switch, whose use breaks torch.compile in the same releases.
+        warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
+        torch.backends.cuda.matmul.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True

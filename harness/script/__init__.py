@@ -1,0 +1,1 @@
+"""A user's own script as the job."""

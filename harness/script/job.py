@@ -1,0 +1,208 @@
+"""A script of the user's as the job of one rank: run as `python train.py ...` would, and recorded from its marks.
+
+A step ends where `Recorder.step()` says so, else at the script's own `prof.step()`, else after a step of its
+optimizer, else, without an optimizer, where the loader is asked for a batch. What comes before the first such mark is
+not recorded.
+When a pass has what it needs the script is ended as by `sys.exit(0)`, unless `run_on` is set.
+"""
+
+import logging
+import runpy
+import statistics
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from rankscope.harness.group.process_group import of_script
+from rankscope.harness.observe.marks import Source
+from rankscope.harness.observe.observer import Observer
+from rankscope.harness.record.nsys_capture import keep_closed
+from rankscope.harness.record.progress import Progress, reporting
+from rankscope.harness.record.recording import Recording
+from rankscope.harness.record.steps import Steps
+from rankscope.harness.script.idle_profiler import install as install_idle_profiler
+
+log = logging.getLogger(__name__)
+
+
+class RecordingError(RuntimeError):
+    """The script gave nothing to record; the message says what to do."""
+
+
+class Recorded(SystemExit):
+    """Everything is recorded: the script ends here, with exit status 0."""
+
+
+class ScriptJob(Observer):
+    """The script's steps as they are recorded; told by `Marks` and by `Recorder`."""
+
+    def __init__(self, recording: Recording, progress: Progress) -> None:
+        super().__init__()
+        self.done = False
+        self.recorder = False  # whether the script has a Recorder
+        self._recording = recording
+        self._progress = progress
+        self._profiles = False  # whether it has a profiler of its own with a schedule
+        self._steps: Steps | None = None
+        self._step = 0  # the one that is open
+        self._samples: list[int | None] = []  # of each step
+
+    def install(self) -> None:
+        """Listen to the script."""
+        self.marks.install()
+        install_idle_profiler(self._profiler_started, lambda: self.mark("profiler"))
+        if self._recording.kind == "nsys":
+            keep_closed(lambda: self.note("the script's own cudaProfilerStart and Stop do nothing in the nsys pass"))
+
+    def _profiler_started(self, scheduled: bool) -> None:
+        self._profiles = self._profiles or scheduled
+        self.note("the script's own torch.profiler is left idle while rankscope records; it writes nothing")
+
+    def note(self, text: str) -> None:
+        """Keep one line that the analysis shows."""
+        notes = self._recording.info.setdefault("notes", [])
+        if text not in notes:
+            notes.append(text)
+            log.info("%s", text)
+
+    @property
+    def source(self) -> Source:
+        """Whose marks end the steps, as far as it is known by now."""
+        chosen = self._recording.config.steps_from
+        if chosen != "auto":
+            return chosen
+        if self.recorder:
+            return "recorder"
+        if self._profiles:
+            return "profiler"
+        return "optimizer" if self.marks.made_optimizers else "loader"
+
+    # --- what the script does ------------------------------------------------------------------------------------
+
+    def mark(self, source: Source) -> None:
+        """End the open step and begin the next, if steps are those of `source`; raises `Recorded` after the last."""
+        if self.done or source != self.source:
+            return
+        self.marks.close()
+        if self._steps is None:
+            self.begin()
+            return
+        self._samples.append(self.take_samples())
+        self._steps.end(self._step)
+        self._steps.advance(self._step)
+        self._step += 1
+        if self._step < len(self._steps.plan):
+            self._steps.begin(self._step)
+            return
+        self._steps.stop()
+        self._complete(self._steps)
+        if not self._recording.config.run_on:
+            raise Recorded(0)
+
+    def begin(self) -> None:
+        """Begin step 0, all ranks together; once."""
+        if self._steps is not None or self.done:
+            return
+        context, problem = of_script(self._recording.config.launch.timeout_s)
+        if problem is not None:
+            self.note(problem)
+        self._recording.turn.measure(self._progress)
+        self._steps = self._recording.prepare(context, self._progress)
+        self.ranges = self._recording.ranges(loose=True)
+        self._recording.info["steps_from"] = self.source
+        self._recording.begin()
+        self._steps.start()
+        self.take_samples()
+        self._steps.begin(0)
+
+    # --- its end -------------------------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """The script has ended by itself; raises `RecordingError` where that was too early."""
+        steps, name = self._steps, self._recording.config.script
+        if self.done:
+            return
+        if steps is None:
+            raise RecordingError(
+                f"{name} ended without a step: no optimizer stepped twice and no DataLoader gave batches in this "
+                "process; call Recorder().step() once a step (docs/own-script.md)"
+            )
+        self.marks.close()
+        counted = [phase for phase in steps.plan[: self._step] if phase in ("measured", "active")]
+        steps.timer.drop()
+        steps.context.synchronize()
+        steps.stop()
+        self._complete(steps)
+        needed = len(steps.plan)
+        if not counted:
+            raise RecordingError(
+                f"{name} ended after {self._step} steps, all of them warm-up: this pass wants {needed}; lower "
+                "warmup_steps, profile.wait or profile.warmup, or let it run longer"
+            )
+        self.note(f"the script ended after {self._step} of {needed} steps ({len(counted)} counted)")
+
+    def abort(self) -> None:
+        """The script has failed: keep what there is."""
+        if self._steps is not None and not self.done:
+            self._steps.abort()
+
+    def _complete(self, steps: Steps) -> None:
+        """Write down what was counted; all ranks together."""
+        self.done = True
+        self.ranges = None
+        info = self._recording.info
+        counts = [samples for samples in self._samples if samples is not None]
+        info["samples_per_step"] = statistics.median(counts) if counts and all(counts) else None
+        kinds = {name.split()[0] for name in self.marks.optimizers}
+        if info["steps_from"] == "optimizer" and len(self.marks.optimizers) > 1:
+            self.note(
+                f"{len(self.marks.optimizers)} optimizers ({', '.join(sorted(kinds))}): a step is one of the first"
+            )
+        if self.marks.skipped:
+            self.note(f"the GradScaler left out {self.marks.skipped} optimizer steps; they count as steps")
+        if not steps.context.cuda and dist.is_initialized() and "nccl" in str(dist.get_backend()):
+            self.note("the device was first used after the first step: device times are null")
+        self._recording.end()
+        steps.context.barrier()
+        self._progress.enter("done")
+
+
+_current: ScriptJob | None = None
+
+
+def current() -> ScriptJob | None:
+    """Return the job of this process, None where rankscope did not start it."""
+    return _current
+
+
+def run(recording: Recording) -> None:
+    """Run the script of the configuration to its end, or until everything is recorded."""
+    global _current
+    with reporting(recording.rank_dir, of=len(recording.plan)) as progress:
+        job = _current = ScriptJob(recording, progress)
+        job.install()
+        try:
+            _execute(str(recording.config.script), recording.config.script_argv)
+        except SystemExit as error:
+            if error.code not in (None, 0):
+                job.abort()
+                raise
+        except BaseException:
+            job.abort()
+            raise
+        finally:
+            job.marks.remove()
+        job.finish()
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _execute(script: str, arguments: list[str]) -> None:
+    """Run a file as `python FILE` would, or a module as `python -m NAME`."""
+    sys.argv = [script, *arguments]
+    if script.endswith(".py"):
+        sys.path[0] = str(Path(script).resolve().parent)
+        runpy.run_path(script, run_name="__main__")
+    else:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)

@@ -1,0 +1,180 @@
+"""What a watched run says of itself: which rank is late and why, and whether the speed has changed.
+
+Comes in: for each step the parts of every rank (`PARTS`, ns). Goes out: `Event`s. Every rank is given the same numbers,
+so every rank comes to the same events. The definitions are those of docs/monitor.md.
+"""
+
+from collections import deque
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.harness.watch.exact_tests import Values, fisher, u_statistic, u_threshold
+
+PARTS = ("step", "data", "copy", "forward", "backward", "optimizer")
+CAUSES = ("data", "copy", "compute", "host")
+LATE = 0.05  # of the median step, from which on a rank counts as late
+JUDGED, REFERENCE = 10, 100  # steps that are judged, and that they are compared with
+SPEED = 40  # steps whose speed is compared with `REFERENCE`: a shorter hitch is none of its business
+_TWO_THIRDS = 2 / 3
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that was noticed after step `step`; `since` is the first step that shows it."""
+
+    event: str  # late_rank, recovered, speed_changed
+    step: int
+    since: int
+    rank: int | None = None
+    cause: str | None = None
+    cause_share: dict[str, float] = {}
+    lateness_ms: float | None = None
+    before_ms: float | None = None
+    after_ms: float | None = None
+
+    def text(self) -> str:
+        """Return the event as one line."""
+        if self.event == "late_rank":
+            return (
+                f"step {self.step}: rank {self.rank} is late by {self.lateness_ms:.2f} ms a step since step "
+                f"{self.since}, cause: {self.cause}"
+            )
+        if self.event == "recovered":
+            return f"step {self.step}: rank {self.rank} is no longer late"
+        assert self.before_ms is not None and self.after_ms is not None
+        return (
+            f"step {self.step}: a step takes {self.after_ms:.2f} ms instead of {self.before_ms:.2f} since about step "
+            f"{self.since}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as it stands in events.jsonl."""
+        return {key: value for key, value in msgspec.to_builtins(self).items() if value not in (None, {})}
+
+
+def own_parts(parts: Values) -> Values:
+    """Return what each rank's own time went to (steps x ranks x `CAUSES`, ns) from steps x ranks x `PARTS`.
+
+    The backward pass is left out: it ends when the last rank's gradients are there. What is in no range is waiting for
+    data as far as that lasted, else the host.
+    """
+    step, data, copy, forward, backward, optimizer = np.moveaxis(parts, -1, 0)
+    outside = np.maximum(step - copy - forward - backward - optimizer, 0)
+    stalled = np.minimum(data, outside)
+    return np.stack([stalled, copy, forward + optimizer, outside - stalled], axis=-1)
+
+
+class LateRank:
+    """Names a rank that is late in more than half of the last `JUDGED` steps, when that is no chance.
+
+    Lateness of a rank in a step: its own parts minus the median of the other ranks', summed. With `alpha` the chance of
+    a false alarm in one judgement, if steps are exchangeable. A rank that was late all along is named after `REFERENCE`
+    steps.
+    """
+
+    def __init__(self, ranks: int, alpha: float, late: float = LATE) -> None:
+        self._ranks = ranks
+        self._alpha = alpha / ranks
+        self._late = late
+        self._steps: deque[tuple[int, int, Values]] = deque(maxlen=JUDGED + REFERENCE)  # step, late rank or -1, excess
+        self.named: int | None = None
+
+    def add(self, first: int, parts: Values) -> list[Event]:
+        """Take the steps from `first` on (steps x ranks x `PARTS`, ns); returns what is new."""
+        if self._ranks < 2:
+            return []
+        own = own_parts(parts)
+        for index in range(len(parts)):
+            self._steps.append((first + index, *self._late_in(parts[index], own[index])))
+        return self._judge(first + len(parts) - 1)
+
+    def reset(self) -> None:
+        """Forget the steps so far: what follows is not to be compared with them."""
+        self._steps.clear()
+
+    def _late_in(self, parts: Values, own: Values) -> tuple[int, Values]:
+        """Return the late rank of one step, -1 for none, and its excess by cause."""
+        excess = np.stack([own[r] - np.median(np.delete(own, r, 0), axis=0) for r in range(self._ranks)])
+        rank = int(excess.sum(axis=1).argmax())
+        enough = excess[rank].sum() >= self._late * np.median(parts[:, 0])
+        return (rank if enough else -1), excess[rank]
+
+    def _judge(self, now: int) -> list[Event]:
+        steps = list(self._steps)
+        recent, before = steps[-JUDGED:], steps[:-JUDGED]
+        if len(recent) < JUDGED:
+            return []
+        counts = {rank: sum(late == rank for _, late, _ in recent) for rank in range(self._ranks)}
+        found: list[Event] = []
+        if self.named is not None and counts[self.named] == 0:
+            found.append(Event(event="recovered", step=now, since=recent[0][0], rank=self.named))
+            self.named = None
+        rank = max(counts, key=lambda item: counts[item])
+        if rank == self.named or 2 * counts[rank] <= JUDGED:
+            return found
+        earlier = sum(late == rank for _, late, _ in before)
+        changed = fisher(counts[rank], JUDGED, earlier, len(before)) <= self._alpha
+        all_along = len(before) == REFERENCE and 2 * (earlier + counts[rank]) > REFERENCE + JUDGED
+        if changed or all_along:
+            self.named = rank
+            found.append(self._event(now, rank, steps if all_along and not changed else recent))
+        return found
+
+    def _event(self, now: int, rank: int, steps: list[tuple[int, int, Values]]) -> Event:
+        late = [(step, excess) for step, name, excess in steps if name == rank]
+        mean = np.mean([excess for _, excess in late], axis=0)
+        total = float(mean.sum())
+        share = {cause: round(float(part) / total, 3) for cause, part in zip(CAUSES, mean, strict=True)}
+        cause = max(share, key=lambda item: share[item])
+        return Event(
+            event="late_rank",
+            step=now,
+            since=late[0][0],
+            rank=rank,
+            cause=cause if share[cause] >= _TWO_THIRDS else "mixed",
+            cause_share=share,
+            lateness_ms=round(total * 1e-6, 4),
+        )
+
+
+class Speed:
+    """Finds a change of the step time: the last `SPEED` steps against those just before, and against the first ones.
+
+    A change is said when a two-sided Mann-Whitney test, exact at `alpha` over both comparisons, finds one and the
+    medians differ by `least` or more. Afterwards the new speed is what later steps are compared with.
+    """
+
+    def __init__(self, alpha: float, least: float = LATE) -> None:
+        self._threshold = u_threshold(SPEED, REFERENCE, alpha / 4)
+        self._least = least
+        self._first: list[float] = []
+        self._last: deque[tuple[int, float]] = deque(maxlen=SPEED + REFERENCE)
+
+    def reset(self) -> None:
+        """Forget the steps so far: what follows is not to be compared with them."""
+        self._first.clear()
+        self._last.clear()
+
+    def add(self, first: int, step_ns: Values) -> list[Event]:
+        """Take the times of the steps from `first` on (ns); returns the change, if there is one."""
+        for index, value in enumerate(step_ns.tolist()):
+            self._last.append((first + index, value))
+            if len(self._first) < REFERENCE:
+                self._first.append(value)
+        if len(self._last) < SPEED + REFERENCE:
+            return []
+        values = np.array([value for _, value in self._last])
+        recent = values[REFERENCE:]
+        for reference in (values[:REFERENCE], np.array(self._first)):
+            before, after = float(np.median(reference)), float(np.median(recent))
+            u = u_statistic(recent, reference)
+            if abs(after / before - 1) < self._least or max(u, SPEED * REFERENCE - u) < self._threshold:
+                continue
+            nearer = np.abs(values - after) < np.abs(values - before)
+            split = int(np.argmax(np.cumsum(np.where(nearer, 1, -1)[::-1])[::-1]))  # the best one into two
+            now, since = self._last[-1][0], self._last[split][0]
+            ms = [round(value * 1e-6, 4) for value in (before, float(np.median(values[split:])))]
+            self.reset()
+            return [Event(event="speed_changed", step=now, since=since, before_ms=ms[0], after_ms=ms[1])]
+        return []

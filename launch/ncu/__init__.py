@@ -1,0 +1,1 @@
+"""`rankscope ncu`."""

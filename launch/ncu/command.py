@@ -1,0 +1,155 @@
+"""`rankscope ncu RUN`: Nsight Compute on the heaviest kernels of one rank of a run; prints the command, or runs it.
+
+Comes in: an analysed run folder. Goes out: a command that runs one rank's share of the job under ncu, and where ncu is
+installed and `--go` is given, its CSV read back as `analysis/tables/ncu.parquet`. Nsight Compute replays each kernel
+many times, so its times are no step times; it needs the permission to read performance counters.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from rankscope.conf import ConfigError, RunDir, load_config, save_config
+from rankscope.conf.files import replacing
+from rankscope.launch.cli import run_command
+from rankscope.launch.ncu.output import METRICS, base_name, find, kernel_of, lines_of, metrics_here, read_csv
+from rankscope.launch.run.record import say
+
+
+@click.command("rankscope ncu")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--top", default=5, show_default=True, help="How many of the heaviest kernels.")
+@click.option("--rank", default=0, show_default=True, help="Of which rank.")
+@click.option("--launches", default=3, show_default=True, help="Launches of each kernel that are looked at.")
+@click.option("--go", is_flag=True, help="Run it here; else the command is printed.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Read this CSV of ncu instead of running it.")
+def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path | None) -> int:
+    """Look at the heaviest kernels of one rank of RUN with Nsight Compute."""
+    run_dir = RunDir(run)
+    kernels = heaviest(run_dir, rank, top)
+    prepare(run_dir)
+    listed = _listed() if go and csv_file is None else None
+    command = command_of(run_dir, kernels, launches, metrics_here(listed))
+    if csv_file is not None:
+        text = csv_file.read_text(errors="replace")
+    elif not go:
+        print(shlex.join(command))
+        say("prints only: --go runs it here, --csv FILE reads its output back")
+        return 0
+    else:
+        if find() is None:
+            raise ConfigError("ncu is not on PATH; install Nsight Compute, or run the printed command elsewhere")
+        text = _run(command)
+    rows = read_csv(text)
+    if not rows:
+        said = "ncu's output" if csv_file is None else f"{csv_file}:"
+        raise ConfigError(
+            f"{said} holds no kernel; ncu writes one with --csv, if it may read counters (ERR_NVGPUCTRPERM)"
+        )
+    for row in rows:
+        row["kernel"] = kernel_of(row["name"], kernels)
+    _write(run_dir, rows)
+    print("\n".join(lines_of(rows, kernels)))
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Run the command; returns the exit status."""
+    return run_command(
+        "rankscope ncu",
+        lambda: int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0),
+        hint="give another path",
+    )
+
+
+def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
+    """Return the names of the kernels that take a rank's device longest, collectives and copies left out."""
+    import pyarrow.parquet as pq
+
+    path = run_dir.analysis / "tables" / "kernels_by_name.parquet"
+    if not path.exists():
+        raise ConfigError(f"{path}: is not there; rankscope analyze {run_dir.path}")
+    rows = pq.read_table(path).to_pylist()
+    own = [row for row in rows if row["rank"] == rank and row["class"] not in ("communication", "copy")]
+    if not own:
+        raise ConfigError(f"{path}: no kernels of rank {rank}; Nsight Compute needs a run on a GPU")
+    return [row["name"] for row in sorted(own, key=lambda row: -row["total_ns"])[:top]]
+
+
+def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int, metrics: Sequence[str]) -> list[str]:
+    """Return the command that profiles these kernels of a job like the run's, one process on one GPU.
+
+    The window is that of the nsys pass, one step after warm-up. ncu counts the launches of each kernel and grid apart:
+    one function name stands for many kernels, of which those that fill new memory come first.
+    """
+    bases = sorted({base_name(name) for name in kernels})
+    pattern = "regex:^(" + "|".join(map(re.escape, bases)) + ")$"
+    program = str(find() or "ncu")
+    return [
+        program,
+        *("--csv", "--page", "raw", "--kernel-name-base", "function", "--kernel-name", pattern),
+        *("--filter-mode", "per-launch-config", "--launch-count", str(launches), "--metrics", ",".join(metrics)),
+        *("--target-processes", "all", "--profile-from-start", "off"),
+        *("--clock-control", "none"),  # the clocks that the job runs at, and nobody else's job is slowed
+        *(sys.executable, "-m", "rankscope.harness", str(run_dir.ncu), "nsys"),
+    ]
+
+
+def prepare(run_dir: RunDir) -> None:
+    """Write the configuration of the job that ncu runs: one rank's share as one process without DDP, for few steps.
+
+    A kernel that is replayed on one rank would leave the others waiting in collectives.
+    """
+    config = load_config(run_dir.config)
+    if config.script is not None:
+        raise ConfigError(
+            f"{run_dir.path}: is a run of {config.script}; ncu makes one rank's share of a reference model"
+        )
+    alone = msgspec.structs.replace(
+        config,
+        world_size=1,
+        batch_size=config.rank_batch_size,
+        global_batch_size=None,
+        profile=msgspec.structs.replace(config.profile, wait=0, warmup=2, active=1, repeat=1),
+        passes=["nsys"],
+        ddp=msgspec.structs.replace(config.ddp, enabled=False),
+        launch=type(config.launch)(),
+        scenario=type(config.scenario)(),
+    )
+    run_dir.ncu.mkdir(exist_ok=True)
+    save_config(alone, run_dir.ncu / run_dir.config.name)
+
+
+def _listed() -> str | None:
+    """Return what ncu says of the metrics of this machine's GPU; None where it says nothing."""
+    program = find()
+    if program is None:
+        return None
+    done = subprocess.run([program, "--query-metrics"], capture_output=True, text=True, check=False)
+    return done.stdout if done.returncode == 0 else None
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise ConfigError(f"ncu ended with exit status {done.returncode}: {said[-1] if said else 'it said nothing'}")
+    return done.stdout
+
+
+def _write(run_dir: RunDir, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        [("name", pa.string()), ("kernel", pa.string()), *((name, pa.float64()) for name in METRICS.values())]
+    )
+    with replacing(run_dir.analysis / "tables" / "ncu.parquet") as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)

@@ -1,0 +1,1 @@
+"""One run: claim, torchrun, collect, name the first failure."""

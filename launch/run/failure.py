@@ -1,0 +1,280 @@
+"""What failed first: a pass that ended in, one `Failure` with the first cause out.
+
+When one rank fails, the others fail too, because a collective lost its partner or because torchrun ends them. The
+first cause is the earliest failure that is not such a consequence. Sources: torchrun's own report (exit status of
+each rank, signals included), each rank's error.json, its rank.json, and for a rank that is stuck its stacks.
+"""
+
+import json
+import re
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from rankscope.conf import PassDir, RankDir
+from rankscope.conf.files import text_of
+from rankscope.conf.schema import TORCH_PASSES
+from rankscope.launch.run.stuck import furthest_behind, main_stack
+from rankscope.launch.run.torchrun import Ended
+from rankscope.launch.system.rank_progress import RankProgress
+
+Kind = Literal[
+    "raise", "exit", "signal", "oom", "disk_full", "timeout", "stall", "missing_file", "interrupted", "launcher",
+    "missing_node", "lost_node", "collect_failed", "cancelled", "node_fail", "time_limit", "slurm",
+    "nsys_failed", "nsys_report_missing", "nsys_report_unfinished", "nsys_export_failed", "nsys_no_steps",
+]  # fmt: skip
+
+_REPORT = re.compile(
+    r"\[\d+\]:\s+time\s+: (?P<time>\S+)\s+host\s+: .*?\s+rank\s+: (?P<rank>\d+) \(local_rank: (?P<local>\d+)\)"
+    r"\s+exitcode\s+: (?P<code>-?\d+)"
+)
+_OOM = re.compile(r"OutOfMemoryError|out of memory|MemoryError|can't allocate memory|Cannot allocate memory", re.I)
+_DISK = re.compile(r"No space left on device|Errno 28\b|File too large|Errno 27\b|Disk quota exceeded")
+_LOST_PARTNER = re.compile(
+    r"closed by peer|reset by peer|Broken pipe|Dist(Backend|Network|Store)Error|ncclRemoteError|ncclSystemError"
+    r"|timed out|timeout|Connection refused|ProcessGroup|TCPStore|gloo|Rendezvous\w+Error",
+    re.I,
+)
+_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM)  # by torchrun
+_RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
+_ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
+_FULL_BYTES = 2**20
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The first cause, as it stands in run.json; `rank` is None when it is no single rank's."""
+
+    pass_name: str | None = msgspec.field(name="pass", default=None)
+    rank: int | None = None
+    kind: Kind
+    message: str
+    traceback: str | None = None
+    log: str | None = None
+
+    def text(self) -> str:
+        """Return what a user reads: the cause, the end of the traceback, and where the rest is."""
+        where = [f"pass {self.pass_name}"] if self.pass_name else []
+        where += [f"rank {self.rank}"] if self.rank is not None else []
+        lines = [f"rankscope: {', '.join(where)}{': ' if where else ''}{self.message}"]
+        lines += [f"    {line}" for line in (self.traceback or "").rstrip().splitlines()[-8:]]
+        return "\n".join([*lines, f"  log: {self.log}"] if self.log else lines)
+
+
+class _Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank in torchrun's report, with what the rank itself wrote."""
+
+    time: str
+    rank: int
+    local_rank: int
+    code: int
+    error: str | None = None
+    traceback: str | None = None
+    written: float = 0.0  # when error.json was, Unix seconds
+    words: str | None = None  # why the C library or C++ aborted it
+
+    @property
+    def order(self) -> tuple[int, str, bool, float, int]:
+        """Sorts the first cause to the front; an abort without a word comes before a lost partner."""
+        said = self.error or self.words
+        if said is not None:
+            tier = 2 if _LOST_PARTNER.search(said) else 0
+        else:
+            tier = 1 if self.code == -signal.SIGABRT else 2 if self.code in _ENDED_BY_OTHERS else 0
+        return tier, self.time, self.error is not None, self.written, self.rank
+
+
+def is_consequence(failure: Failure) -> bool:
+    """Whether what failed may only have lost its partner on another node."""
+    limits = ("lost_node", "stall", "timeout", "time_limit")
+    return failure.kind in limits or _LOST_PARTNER.search(failure.message) is not None
+
+
+def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: float) -> Failure | None:
+    """Return the first cause why the pass is not whole, or None; `since` is when it began (Unix seconds).
+
+    `ranks` are those of this node.
+    """
+    if ended.cut is not None:
+        return _stuck(pass_dir, ended, ranks)
+    if ended.returncode != 0:
+        return _first_exit(pass_dir, ended)
+    return missing_file(pass_dir, ranks, since)
+
+
+def missing_file(pass_dir: PassDir, ranks: Sequence[int], since: float) -> Failure | None:
+    """Return the first file that a rank had to write in this pass and did not: absent, older than it, or empty."""
+    for rank in map(pass_dir.rank, ranks):
+        needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.kind in TORCH_PASSES else [])
+        for path in needed:
+            fault = usable(path, since)
+            if fault is not None:
+                message = f"wrote no usable {path.name}: {path} {fault}"
+                return Failure(
+                    pass_name=pass_dir.name, rank=rank.rank, kind="missing_file", message=message, log=log_of(rank)
+                )
+    return None
+
+
+def usable(path: Path, since: float) -> str | None:
+    """Return None, or what is wrong with a file that had to be written since then (Unix seconds)."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return "does not exist"
+    if found.st_size == 0:
+        return "is empty"
+    return "is older than the pass" if found.st_mtime < since - 1.0 else None  # a file system's clock may be coarse
+
+
+def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
+    """Return the first cause by torchrun's report."""
+    said = text_of(pass_dir.agent_log)
+    exits = [_with_error(pass_dir, match) for match in _REPORT.finditer(said)]
+    if not exits:
+        code = ended.returncode
+        how = f"was ended by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
+        raised = _RAISED.findall(said)
+        if raised and code > 0:
+            how += f": {raised[-1]}"
+        last = said.strip().splitlines()[-8:]
+        full = _disk_full(pass_dir, said)
+        return Failure(
+            pass_name=pass_dir.name,
+            kind="disk_full" if full else "launcher",
+            message=f"no space left on device: {pass_dir.path}" if full else f"torchrun itself {how}",
+            traceback="\n".join(last) or None,
+            log=str(pass_dir.agent_log),
+        )
+    first = min(exits, key=lambda item: item.order)
+    rank = pass_dir.rank(first.rank)
+    stderr = stream(pass_dir, first.local_rank)
+    kind, message = _judge(pass_dir, first, _rank_error(rank), ended.progress.get(first.rank))
+    if pass_dir.name == "nsys" and kind == "exit" and not rank.progress.exists():  # the rank never ran
+        kind, message = "nsys_failed", f"nsys failed before it started the rank: {_first_line(stderr)}"
+    elif pass_dir.name == "nsys" and _read_info(rank).get("status") == "ok":
+        kind, message = "nsys_failed", f"nsys failed after the rank was done: it {message}"
+    return Failure(
+        pass_name=pass_dir.name,
+        rank=first.rank,
+        kind=kind,
+        message=message,
+        traceback=first.traceback or (_crash(stderr) if first.code < 0 else None),
+        log=str(stderr) if stderr is not None else log_of(rank),
+    )
+
+
+def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: RankProgress | None) -> tuple[Kind, str]:
+    """Name the kind of failure and say it in one line."""
+    error = first.error or rank_error
+    if error is not None and not error.startswith("SystemExit"):
+        line = error.strip().splitlines()[0]
+        if _OOM.search(error):
+            return "oom", f"out of memory: {line}"
+        if _DISK.search(error):
+            return "disk_full", f"no space left on device: {line}"
+        return "raise", f"raised {line}"
+    if _disk_full(pass_dir, ""):
+        return "disk_full", f"no space left on device ({pass_dir.path} is full); exit status {first.code}"
+    if first.code < 0:
+        hint = "; if nobody sent it, the kernel ran out of memory (see dmesg)" if first.code == -signal.SIGKILL else ""
+        where = f" in phase {progress.phase}" if progress is not None else ""
+        said = f": {first.words}" if first.words else ""
+        return "signal", f"was ended by {_signal_name(-first.code)}{where}{said}{hint}"
+    return "exit", f"ended itself with exit status {first.code}"
+
+
+def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
+    """Add to one entry of the report what the rank itself wrote, into error.json or as it was aborted."""
+    local_rank = int(match["local"])
+    code = int(match["code"])
+    words = _last_words(stream(pass_dir, local_rank)) if code == -signal.SIGABRT else None
+    exit_ = _Exit(time=match["time"], rank=int(match["rank"]), local_rank=local_rank, code=code, words=words)
+    for path in pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/error.json"):
+        try:
+            said: Any = json.loads(path.read_text())["message"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if isinstance(said, str):
+            said = {"message": said}
+        trace = said.get("extraInfo", {}).get("py_callstack")
+        return msgspec.structs.replace(
+            exit_, error=str(said.get("message")), traceback=trace, written=path.stat().st_mtime
+        )
+    return exit_
+
+
+def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
+    assert ended.cut is not None  # the caller has seen to it
+    found = furthest_behind(pass_dir, ended.progress, expected)
+    first = found.ranks[0]
+    return Failure(
+        pass_name=pass_dir.name,
+        rank=first if len(found.ranks) == 1 else None,
+        kind=ended.cut.kind,
+        message=f"{ended.cut.message}; furthest behind: {found.text}",
+        traceback="\n".join(reversed(found.stack)) or None,
+        log=str(pass_dir.rank(first).stack if first in ended.progress else pass_dir.agent_log),
+    )
+
+
+def _rank_error(rank: RankDir) -> str | None:
+    error = _read_info(rank).get("error")
+    return error if isinstance(error, str) else None
+
+
+def _read_info(rank: RankDir) -> dict[str, Any]:
+    """Return the rank's rank.json, empty where there is none."""
+    try:
+        info = json.loads(rank.info.read_text())
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}
+
+
+def _disk_full(pass_dir: PassDir, said: str) -> bool:
+    """Whether the disk is full: then a rank can often not even say so."""
+    return _DISK.search(said) is not None or shutil.disk_usage(pass_dir.path).free < _FULL_BYTES
+
+
+def stream(pass_dir: PassDir, local_rank: int) -> Path | None:
+    """Return where torchrun put what a rank wrote to stderr."""
+    return next(pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/stderr.log"), None)
+
+
+def log_of(rank: RankDir) -> str | None:
+    """Return the rank's own log, if it has one."""
+    return str(rank.log) if rank.log.exists() else None
+
+
+def _first_line(path: Path | None) -> str:
+    """Return the first line that says something."""
+    lines = [line.strip() for line in text_of(path).splitlines() if line.strip()] if path is not None else []
+    return lines[0][:200] if lines else "it said nothing"
+
+
+def _crash(stderr: Path | None) -> str | None:
+    """Return where a rank was in Python when it crashed in C code, innermost last, or None; the log has all."""
+    said = text_of(stderr) if stderr is not None else ""
+    start = said.find("Fatal Python error")
+    if start < 0:
+        return None
+    frames = main_stack("".join(re.findall(r"(?m)^(?:Thread |Current thread |  File ).*\n", said[start:])))
+    return "\n".join(reversed(frames)) or None
+
+
+def _last_words(stderr: Path | None) -> str | None:
+    """Return why the C library or C++ ended the process, as it said, or None."""
+    said = text_of(stderr).partition("Fatal Python error")[0] if stderr is not None else ""
+    found = _ABORTED.findall(said)
+    return found[-1].strip()[:120] if found else None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,138 @@
+"""One rank of the nsys pass: started by torchrun in the rank's place, it starts nsys, which starts the rank.
+
+torchrun ends ranks by SIGTERM. nsys would forward it and could be killed while it writes the report; so this process
+keeps the signal from nsys and hands it to the rank itself. nsys then sees its program end and writes the report.
+nsys leaves with the rank's exit status, and so does this process.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+from rankscope.conf import RunConfig, RunDir, load_config
+from rankscope.launch.system.nsys_command import PASS, is_profiled, profile_command, program, rank_command, sees_gpu
+from rankscope.launch.system.processes import MARK, die_with, is_of_run
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_LAUNCHER, _TEE = "nsys-launcher", "nsys-tee"
+_AGAIN_S = 0.2
+
+
+def main(arguments: list[str]) -> int:
+    """Run the rank that torchrun's environment names; `arguments` are the run folder and the pass."""
+    run_dir = RunDir(Path(arguments[0]))
+    config = load_config(run_dir.config)
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
+    command = rank_command(run_dir, PASS)
+    if not is_profiled(config, rank, local_rank):
+        os.execv(command[0], command)
+    progress = run_dir.for_pass(PASS).rank(rank).progress
+    return _Shield(_command(config, run_dir, rank, command), progress).run()
+
+
+def _command(config: RunConfig, run_dir: RunDir, rank: int, command: list[str]) -> list[str]:
+    rank_dir = run_dir.for_pass(PASS).rank(rank)
+    rank_dir.path.mkdir(parents=True, exist_ok=True)
+    cuda = sees_gpu(json.loads(run_dir.environment.read_text()), config)
+    session = f"rankscope-{os.getpid()}-{rank}"
+    return profile_command(program(config), config, rank_dir, session, cuda=cuda, command=command)
+
+
+class _Shield:
+    """Waits for nsys; a signal that asks to stop goes to the rank, once."""
+
+    def __init__(self, command: list[str], progress: Path) -> None:
+        self._command = command
+        self._progress = progress
+        self._asked: int | None = None
+        self._told = False
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> int:
+        """Start nsys and return the exit status that it ends with."""
+        for number in _SIGNALS:
+            signal.signal(number, self._ask)
+        die_with(os.getppid())()
+        # A C string names the capture range in some emitters; nsys notices only registered ones unless told so.
+        umask = os.umask(0)
+        os.umask(umask)
+        environment = os.environ | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0", "RANKSCOPE_UMASK": f"{umask:o}"}
+        self._process = subprocess.Popen(self._command, env=environment, start_new_session=True)
+        while True:
+            try:
+                return self._leave(self._process.wait(_AGAIN_S))
+            except subprocess.TimeoutExpired:
+                self._tell()
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._asked = self._asked or number
+
+    def _tell(self) -> None:
+        """Hand a signal on, as soon as there is a rank to take it; without one it has ended, or is yet to come."""
+        if self._asked is None or self._told or self._process is None:
+            return
+        for application in self._rank() or applications(self._process.pid):
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(application, self._asked)
+            self._told = True
+
+    def _rank(self) -> list[int]:
+        """Return the rank's process, which it names in progress.json once it runs."""
+        try:
+            pid = int(json.loads(self._progress.read_text())["pid"])
+            process = psutil.Process(pid)
+        except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+            return []
+        return [pid] if is_of_run(process, os.environ.get(MARK, "")) else []
+
+    def _leave(self, status: int) -> int:
+        """Return nsys' status; where the rank crashed, crash the same way, so that torchrun names the signal."""
+        number = -status if status < 0 else status - 128
+        if status < 0 or number in _CRASHES:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            if number != signal.SIGKILL:
+                signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            threading.Event().wait(1)  # the signal is on its way
+        return status
+
+
+def applications(nsys: int) -> list[int]:
+    """Return the programs that nsys runs: the children of its launcher, which threads of it may have started."""
+    found = []
+    for child in _children(nsys):
+        name = _name(child)
+        if name.startswith(_LAUNCHER[:15]):
+            found += [pid for pid in _children(child) if not _name(pid).startswith(_TEE)]
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found += map(int, listed.read_text().split())
+        except OSError:
+            continue  # the thread has ended
+    return found
+
+
+def _name(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,225 @@
+"""One point from its configuration to a finished run folder: claim it, write what ranks read, run the passes, analyse.
+
+Comes in: a validated configuration. Goes out: the folder, its status written in every case, and the first cause when
+a pass failed.
+"""
+
+import errno
+import logging
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from rankscope.conf import RunConfig, RunDir, save_config
+from rankscope.conf.files import write_json
+from rankscope.conf.run_dir import Status
+from rankscope.launch.run.distortion import distortion
+from rankscope.launch.run.failure import Failure, Kind, failure_of
+from rankscope.launch.run.nodes import Node, enter
+from rankscope.launch.run.nsys_reports import collect, of_pass_or_reports
+from rankscope.launch.run.stage import Stage, missing
+from rankscope.launch.run.torchrun import own_ranks, run_pass, torchrun_command
+from rankscope.launch.system import slurm
+from rankscope.launch.system.environment import environment, git_commit
+from rankscope.launch.system.nsys_command import program
+from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.system.torch_facts import TorchFacts
+
+REFUSED, PARTIAL = 2, 3
+
+_RESERVE_BYTES = 64 * 1024  # given back when the run ends, so that its status can be written to a full disk
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_ANALYSIS = ("-m", "rankscope.analysis")
+_ANALYSIS_GRACE_S = 5.0
+_log = logging.getLogger("rankscope.launch")
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a run: its folder, the first cause if it failed, and this launcher among those of the run."""
+
+    run_dir: RunDir
+    failure: Failure | None
+    node: Node
+
+
+def record(config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop) -> Recorded:
+    """Claim a run folder, or join the node that has, and record every pass into it.
+
+    The folder's status is written in every case. Raises `Interrupted` after no process of the run is left.
+    """
+    started = datetime.now().astimezone()
+    node = enter(config, started, stop)
+    with _logged(node):
+        return Recorded(run_dir=node.run_dir, failure=_record(node, config, overrides, facts, stop, started), node=node)
+
+
+def _record(
+    node: Node, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop, started: datetime
+) -> Failure | None:
+    passes: dict[str, Status] = {}
+    failure: Failure | None = Failure(kind="launcher", message="the launcher failed")  # until it is known better
+    run_dir = node.run_dir
+    try:
+        _write_inputs(node, config, overrides, facts, started)
+        failure = node.agree(None, {}, stop)
+        if failure is None:
+            failure = _record_passes(node, config, stop, passes)
+    except OSError as error:
+        kind: Kind = "disk_full" if error.errno in _FULL else "launcher"
+        failure = Failure(kind=kind, message=f"{error.filename or run_dir.path}: {error.strerror}")
+    except Interrupted as interrupted:
+        why = slurm.reason()
+        text = f"interrupted by {interrupted}" + (f" from SLURM ({why})" if why is not None else "")
+        failure = Failure(kind="interrupted", message=text)
+        raise
+    finally:
+        if failure is not None:
+            node.say(failure)
+        if node.leads:
+            finish(run_dir, failure, passes)
+    return failure
+
+
+def _write_inputs(
+    node: Node, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, started: datetime
+) -> None:
+    """Write what ranks read and what the machine is; the configuration comes last and makes it whole."""
+    run_dir, found = node.run_dir, environment(facts)
+    if node.count > 1:
+        node_dir = run_dir.node(node.number)
+        node_dir.path.mkdir(parents=True, exist_ok=True)
+        write_json(node_dir.info, found)
+    if not node.leads:
+        return
+    run_dir.write_record(
+        rankscope=version("rankscope"),
+        launch_id=node.launch_id,
+        rdzv_endpoint=node.endpoint,
+        status="running",
+        overrides=list(overrides),
+        start=started.astimezone(UTC).isoformat(),
+        end=None,
+        git_commit=git_commit(),
+        passes={},
+        failure=None,
+    )
+    _reserve(run_dir).write_bytes(bytes(_RESERVE_BYTES))
+    write_json(run_dir.environment, found)
+    save_config(config, run_dir.config)
+
+
+def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
+    """Run the passes in turn, up to the first that fails on any node; notes the status of each in `passes`."""
+    with closing(Stage(config, node)) as stage:
+        for name in planned(config, node.run_dir):
+            node.begin(name)
+            passes[name] = "running"
+            command = torchrun_command(config, stage.run_dir, name, node.rendezvous)
+            _log.info("pass %s: %s", name, shlex.join(command))
+            if node.leads:
+                node.run_dir.write_record(passes=passes)
+            files, failure = stage.collect(name, _run_pass(config, stage.run_dir, name, command, stop))
+            failure = node.agree(failure, files, stop)
+            if failure is None and node.leads:
+                failure = missing(node.run_dir, name, node.said_files())
+            if failure is not None:
+                return failure
+            passes[name] = "completed"
+    return None
+
+
+def planned(config: RunConfig, run_dir: RunDir) -> Iterator[str]:
+    """Give the folders of the passes in turn; a light pass follows where the torch pass made steps much longer."""
+    yield from pass_folders(config)
+    limit, found = config.profile.light_above, distortion(run_dir)
+    if limit is not None and found is not None and found > limit and "light" not in config.passes:
+        text = f"torch.profiler makes a step {found:.2f} times as long: one more pass records device activities alone"
+        _log.info("%s", text)
+        say(f"rankscope: {text}")
+        yield "light"
+
+
+def _run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: Stop) -> Failure | None:
+    """Run one pass on this node, and return the first cause why it is not whole."""
+    since = time.time()
+    pass_dir = run_dir.for_pass(name)
+    ended = run_pass(config, run_dir, name, command, stop)
+    ranks = own_ranks(config, pass_dir)
+    failure = failure_of(pass_dir, ended, ranks, since)
+    if name == "nsys":  # of a pass that failed too: the ranks that ended well have reports
+        failure = of_pass_or_reports(failure, collect(config, pass_dir, program(config), ranks, since))
+    return failure
+
+
+def pass_folders(config: RunConfig) -> list[str]:
+    """Return the folders of the passes in their order; every repeat of the plain pass has its own, and its torchrun."""
+    again = [f"plain-{number}" for number in range(2, config.repeats + 1)]
+    return [folder for name in config.passes for folder in ([name, *again] if name == "plain" else [name])]
+
+
+def finish(run_dir: RunDir, failure: Failure | None, passes: dict[str, Status]) -> None:
+    """Write how the run ended; a pass that did not end by itself shares the run's status."""
+    _reserve(run_dir).unlink(missing_ok=True)
+    _log.info("%s", "completed" if failure is None else failure.text())
+    status = status_of(failure)
+    ended = {name: status if state == "running" else state for name, state in passes.items()}
+    run_dir.finish(status, passes=ended, failure=msgspec.to_builtins(failure))
+
+
+def status_of(failure: Failure | None) -> Status:
+    """Return the status of a run that ended so."""
+    if failure is None:
+        return "completed"
+    return failure.kind if failure.kind in ("interrupted", "cancelled") else "failed"
+
+
+def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:
+    """Start the analysis by its name; its summary goes to our stdout, its exit status is returned."""
+    flags = [*(["--allow-partial"] if partial else []), *(["--quiet"] if quiet else [])]
+    command = [sys.executable, *_ANALYSIS, str(run_dir.path), *flags]
+    process = start(command, {**os.environ, MARK: mark(run_dir.path)})
+    try:
+        status = stop.wait(process)
+    except Interrupted as interrupted:
+        if partial:  # the run has failed before, and says why
+            raise
+        message = f"interrupted by {interrupted} in the analysis; every pass is complete"
+        run_dir.finish("interrupted", failure=msgspec.to_builtins(Failure(kind="interrupted", message=message)))
+        raise
+    finally:
+        end(process, run_dir.path, _ANALYSIS_GRACE_S)
+    if status not in (0, REFUSED, PARTIAL):
+        say(f"rankscope: the analysis ended with exit status {status}; again with: rankscope analyze {run_dir.path}")
+    return status if status >= 0 else 128 - status
+
+
+@contextmanager
+def _logged(node: Node) -> Iterator[None]:
+    """Write what the launcher logs to its launcher.log; a full disk must not turn a line of log into a traceback."""
+    handler = logging.FileHandler(node.log, delay=True, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
+    _log.addHandler(handler)
+    _log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        _log.removeHandler(handler)
+        handler.close()
+
+
+def _reserve(run_dir: RunDir) -> Path:
+    return run_dir.path / ".reserve"
+
+
+def say(text: str) -> None:
+    """Tell the user, on stderr."""
+    print(text, file=sys.stderr, flush=True)

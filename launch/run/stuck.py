@@ -1,0 +1,52 @@
+"""Which rank the others of a pass that was cut wait for, by how far each came and by the stacks that they wrote."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from rankscope.conf import PassDir
+from rankscope.conf.files import text_of
+from rankscope.launch.system.rank_progress import RankProgress
+
+_INNERMOST = 3
+_WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
+
+
+class Stuck(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks that the others wait for, where they are in words, and the first one's stack, innermost first."""
+
+    ranks: list[int]
+    text: str
+    stack: list[str]
+
+
+def furthest_behind(pass_dir: PassDir, progress: Mapping[int, RankProgress], expected: Sequence[int]) -> Stuck:
+    """Return the ranks that never started, else those furthest behind that do not wait themselves."""
+    absent = [rank for rank in expected if rank not in progress]
+    behind = min((said.place for said in progress.values()), default=None)
+    last = absent or [rank for rank, said in progress.items() if said.place == behind]
+    stacks = {rank: main_stack(text_of(pass_dir.rank(rank).stack)) for rank in last}
+    ranks = [rank for rank in last if stacks[rank] and not _waits(stacks[rank])] or last
+    text = ", ".join(f"rank {rank} {_where(progress.get(rank), stacks[rank])}" for rank in ranks)
+    return Stuck(ranks=ranks, text=text, stack=stacks[ranks[0]])
+
+
+def main_stack(text: str) -> list[str]:
+    """Return the frames of the main thread, innermost first, from what faulthandler wrote."""
+    threads = [block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()]
+    main = [frames for frames in threads if any("<frozen runpy>" in frame or "runpy.py" in frame for frame in frames)]
+    frames = (main or threads or [[]])[-1]
+    return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]
+
+
+def _waits(stack: list[str]) -> bool:
+    """Whether a rank waits for others: in a collective, in a backward pass that ends in one, or for the device."""
+    return _WAITS.search("\n".join(stack[:_INNERMOST])) is not None
+
+
+def _where(progress: RankProgress | None, stack: list[str]) -> str:
+    if progress is None:
+        return "did not start"
+    frame = f" at {stack[0]}" if stack else ""
+    return f"in {progress.phase}, step {progress.step} of {progress.of}{frame}"

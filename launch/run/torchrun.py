@@ -1,0 +1,142 @@
+"""One pass as one torchrun: its command, and watching it until all ranks have ended, by themselves or ended by us."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import psutil
+
+from rankscope.conf import PassDir, RunConfig, RunDir
+from rankscope.launch.system import processes, slurm
+from rankscope.launch.system.environment import usable_cores
+from rankscope.launch.system.rank_progress import Display, RankProgress, read_progress, stand_still
+
+_STACK_WAIT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which limit cut a pass, and that in words."""
+
+    kind: Literal["timeout", "stall", "time_limit"]
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """How a pass ended: torchrun's exit status, the limit that cut it, if one did, and the ranks' last progress."""
+
+    returncode: int
+    cut: Cut | None
+    progress: dict[int, RankProgress]
+
+
+def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: Sequence[str]) -> list[str]:
+    """Return the command of one pass; `rendezvous` are the options that say where the nodes meet."""
+    return [
+        sys.executable,
+        *("-m", "torch.distributed.run"),
+        f"--nnodes={config.launch.nnodes}",
+        f"--nproc-per-node={config.world_size // config.launch.nnodes}",
+        "--rdzv-backend=c10d",
+        *rendezvous,
+        f"--rdzv-id={run_dir.path.name}-{name}",
+        "--max-restarts=0",
+        f"--log-dir={run_dir.for_pass(name).torchrun}",
+        "--redirects=3",
+        *("-m", "rankscope.launch.run.nsys_shield" if name == "nsys" else "rankscope.harness", str(run_dir.path), name),
+    ]
+
+
+def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of torchrun and its ranks.
+
+    Without OMP_NUM_THREADS torchrun warns and sets it to 1; a script gets what it would have without us. A C-level
+    crash of a rank leaves its Python stack.
+    """
+    ranks = config.world_size // config.launch.nnodes
+    threads = str(config.threads or max(1, usable_cores() // ranks))
+    if config.threads == 0:
+        threads = base.get("OMP_NUM_THREADS", threads)
+    added = {"OMP_NUM_THREADS": threads, "PYTHONFAULTHANDLER": "1", processes.MARK: processes.mark(run_dir.path)}
+    if config.script is not None and config.threads == 0:
+        del added["OMP_NUM_THREADS"]
+    return {key: value for key, value in base.items() if key != "TORCHELASTIC_ERROR_FILE"} | added
+
+
+def run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: processes.Stop) -> Ended:
+    """Run `command`, a pass, to its end. However this returns or raises, no process of the run is left.
+
+    Raises `Interrupted` when a signal came, `OSError` when torchrun cannot be started or its log not be written.
+    """
+    pass_dir = run_dir.for_pass(name)
+    pass_dir.torchrun.mkdir(parents=True)
+    if config.launch.nnodes == 1:  # else nobody knows yet which ranks are this node's
+        for rank in range(config.world_size):
+            pass_dir.rank(rank).path.mkdir(parents=True)
+    environment = rank_environment(config, run_dir, os.environ)
+    with pass_dir.agent_log.open("wb") as log:
+        agent = processes.start(list(command), environment, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        cut = _watch(agent, config, pass_dir, stop)
+        if cut is not None:
+            _ask_for_stacks(run_dir, pass_dir)
+    finally:
+        processes.end(agent, run_dir.path, config.launch.grace_s)
+    return Ended(returncode=agent.returncode, cut=cut, progress=read_progress(pass_dir))
+
+
+def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
+    """Return the ranks of this node: all of a run on one node, else those that came up in its own folder."""
+    if config.launch.nnodes == 1:
+        return list(range(config.world_size))
+    return [rank.rank for rank in pass_dir.ranks()]
+
+
+def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop) -> Cut | None:
+    """Show progress until torchrun ends (None) or a limit is passed (which one)."""
+    limits, end = config.launch, slurm.end_of_job()
+    begun = moved = time.monotonic()
+    before: dict[int, RankProgress] = {}
+    with Display(pass_dir.name, config.world_size // config.launch.nnodes) as display:
+        while agent.poll() is None:
+            if stop.signum is not None:
+                display.say(f"{pass_dir.name}: stopping the ranks, at most {config.launch.grace_s:g} s")
+            stop.check()
+            ranks = read_progress(pass_dir)
+            display.update(ranks)
+            now = time.monotonic()
+            if not stand_still(before, ranks):
+                moved = now
+            before = ranks
+            if now - begun > limits.timeout_s:
+                return Cut("timeout", f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})")
+            if now - moved > limits.stall_timeout_s:
+                return Cut("stall", f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})")
+            if end is not None and time.time() > end - limits.reserve_s:
+                text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); ask it for more time"
+                return Cut("time_limit", text)
+            time.sleep(processes.POLL_S)
+    stop.check()
+    return None
+
+
+def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:
+    """Have each rank write its threads' stacks, and give it a moment to do so."""
+    value, waiting = processes.mark(run_dir.path), []
+    for rank, progress in read_progress(pass_dir).items():
+        try:
+            process = psutil.Process(progress.pid)
+            if processes.is_of_run(process, value):
+                process.send_signal(signal.SIGUSR1)
+                waiting.append(pass_dir.rank(rank).stack)
+        except psutil.Error:
+            continue
+    deadline = time.monotonic() + _STACK_WAIT_S
+    while time.monotonic() < deadline and not all(path.exists() and path.stat().st_size for path in waiting):
+        time.sleep(processes.POLL_S)

@@ -1,0 +1,227 @@
+"""SLURM: jobs submitted by submitit, what became of them, and what a job knows of itself.
+
+States come from squeue, and from the accounting (sacct) once the controller has forgotten a job. So a job that was
+killed is noticed also where there is no accounting; submitit alone would wait for its result for ever.
+"""
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rankscope.conf import ConfigError
+from rankscope.conf.sections import SlurmConfig
+from rankscope.launch.system.processes import POLL_S, Stop
+from rankscope.launch.system.torch_facts import output_of
+
+FORGOTTEN = "FORGOTTEN"  # neither the controller nor the accounting knows the job
+_OVER = frozenset(
+    {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED"}
+    | {"REVOKED", FORGOTTEN}
+)
+_PAUSE_S = (1.0, 5.0)  # between two questions: the first, and the longest when nothing changes
+_OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
+
+
+class JobState(msgspec.Struct, frozen=True, kw_only=True):
+    """What SLURM says of a job: its state (RUNNING, NODE_FAIL, ...), the reason, and the nodes it has or had."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+
+    @property
+    def over(self) -> bool:
+        """Whether the job has ended."""
+        return self.state in _OVER
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """The resources of a job that its point decides."""
+
+    nodes: int
+    gpus_per_node: int | None
+
+
+class Unreachable(Exception):
+    """SLURM does not answer at present."""
+
+
+def require() -> str | None:
+    """Raise `ConfigError` if nothing can be submitted from here; returns a line to tell the user, or None."""
+    if importlib.util.find_spec("submitit") is None:
+        raise ConfigError("hydra/launcher=slurm: submitit is not installed; pip install 'rankscope[slurm]'")
+    if shutil.which("sbatch") is None:
+        raise ConfigError("hydra/launcher=slurm: sbatch is not on PATH; submit from a login node of the cluster")
+    _, error = output_of(["sacct", "-X", "-n", "-S", "now"])
+    if error is None:
+        return None
+    return f"rankscope: no accounting of SLURM here ({error}): how a job ended is known while squeue shows it"
+
+
+def submit(
+    config: SlurmConfig, folder: Path, name: str, shape: Shape, commands: Sequence[Sequence[str]], after: str | None
+) -> list[str]:
+    """Submit one job a command (the arguments of `rankscope run`), several as an array; returns their numbers.
+
+    Each node of a job runs the command once. `after`: the job, or array of jobs, that must have ended before.
+    Raises `ConfigError` with SLURM's word when it refuses.
+    """
+    import submitit
+
+    executor = submitit.SlurmExecutor(folder, max_num_timeout=0)
+    executor.update_parameters(**_parameters(config, name, shape, after))
+    try:
+        with _as_outside_of_a_job(), executor.batch():
+            jobs = [executor.submit(job, list(command)) for command in commands]
+    except submitit.core.utils.FailedJobError as error:
+        said = [line for line in str(error).splitlines() if line.startswith("sbatch: ")]
+        text = (said or str(error).strip().splitlines())[-1]
+        raise ConfigError(f"hydra/launcher=slurm: SLURM refuses the job: {text}") from None
+    return [submitted.job_id for submitted in jobs]
+
+
+def _parameters(config: SlurmConfig, name: str, shape: Shape, after: str | None) -> dict[str, Any]:
+    """Return submitit's parameters; what is None is left to the cluster."""
+    wanted = {
+        "job_name": name,
+        "partition": config.partition,
+        "account": config.account,
+        "qos": config.qos,
+        "constraint": config.constraint,
+        "time": config.timeout_min,
+        "nodes": shape.nodes,
+        "ntasks_per_node": 1,
+        "cpus_per_task": config.cpus_per_task,
+        "gpus_per_node": shape.gpus_per_node if config.gpus_per_node is None else config.gpus_per_node,
+        "mem": None if config.mem_gb is None else f"{round(config.mem_gb * 1024)}M",
+        "exclusive": config.exclusive or None,
+        "array_parallelism": config.array_parallelism,
+        "setup": config.setup or None,
+        "dependency": None if after is None else f"afterany:{after}",
+        # the nodes of a run wait for one another by themselves, and the last one analyses
+        "srun_args": ["--kill-on-bad-exit=0", "--wait=0"],
+        "additional_parameters": {"no-requeue": True} | config.additional_parameters,  # the run folder is taken by then
+    }
+    return {key: value for key, value in wanted.items() if value is not None}
+
+
+def job(arguments: list[str]) -> None:
+    """Run `rankscope run` on one node of a job: submitit calls this there. The job ends with its exit status."""
+    from rankscope.launch.main import main  # which imports this module
+
+    # By it submitit's jobs learn that their time runs out. A run knows that itself, and its ranks would die of it.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    sys.exit(main(arguments))
+
+
+@contextmanager
+def _as_outside_of_a_job() -> Iterator[None]:
+    """Hide the variables of the job that this process may run in: sbatch takes them for wishes."""
+    inside = "SLURM_JOB_ID" in os.environ
+    hidden = [name for name in os.environ if inside and name.startswith(_OF_A_JOB) and name != "SLURM_CONF"]
+    kept = {name: os.environ.pop(name) for name in hidden}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def states(jobs: Collection[str]) -> dict[str, JobState]:
+    """Return what SLURM says of each job; raises `Unreachable`."""
+    mains = ",".join(sorted({number.partition("_")[0] for number in jobs}))
+    listed = _ask("squeue", "-h", "-r", "-t", "all", "-j", mains, "-o", "%F_%K|%T|%r|%N")
+    found = {}
+    for line in listed or []:
+        number, state, reason, nodes = line.split("|", 3)
+        found[number.removesuffix("_N/A")] = JobState(state=state, reason=reason, nodes=nodes)
+    if set(jobs) - set(found):
+        for line in _ask("sacct", "-X", "-n", "-P", "-j", mains, "-o", "JobID,State,NodeList") or []:
+            number, state, nodes = line.split("|", 2)
+            found.setdefault(number, JobState(state=state.split()[0], nodes=nodes))  # "CANCELLED by 1000"
+    return {number: found.get(number, JobState(state=FORGOTTEN)) for number in jobs}
+
+
+def _ask(*command: str) -> list[str] | None:
+    """Return the lines that one of SLURM's commands says; None where it knows nothing of the job, or is not there."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError:
+        return None
+    except subprocess.TimeoutExpired:
+        raise Unreachable(f"{command[0]} does not answer") from None
+    if done.returncode and command[0] == "squeue" and "Invalid job id" not in done.stderr:
+        raise Unreachable((done.stderr.strip().splitlines() or [f"{command[0]} fails"])[-1])
+    return None if done.returncode else [line for line in done.stdout.splitlines() if line.strip()]
+
+
+def watch(jobs: Collection[str], stop: Stop) -> Iterator[tuple[str, JobState]]:
+    """Yield each job and its state whenever that changes, until all are over; raises `Interrupted`.
+
+    While SLURM does not answer, nothing is taken as ended.
+    """
+    known: dict[str, JobState] = {}
+    pause = _PAUSE_S[0]
+    while asked := [number for number in jobs if number not in known or not known[number].over]:
+        stop.check()
+        try:
+            found = states(asked)
+        except Unreachable:
+            found = {}
+        changed = {number: state for number, state in found.items() if known.get(number) != state}
+        known |= changed
+        yield from changed.items()
+        pause = _PAUSE_S[0] if changed else min(2 * pause, _PAUSE_S[1])
+        if not all(state.over for state in known.values()):
+            _sleep(pause, stop)
+
+
+def _sleep(seconds: float, stop: Stop) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        stop.check()
+        time.sleep(POLL_S)
+
+
+def cancel(jobs: Collection[str]) -> None:
+    """Cancel jobs; those that are over already do not matter."""
+    output_of(["scancel", *jobs])
+
+
+def down(nodes: str) -> str:
+    """Return which of a job's nodes are down and why, or "" where SLURM does not say."""
+    text, _ = output_of(["sinfo", "-h", "-N", "-n", nodes, "-t", "down,drain,fail,no_respond", "-o", "%N (%E)"])
+    return ", ".join(dict.fromkeys((text or "").splitlines()))
+
+
+def end_of_job() -> float | None:
+    """Return when SLURM ends the job of this process (Unix seconds); None outside a job, or without a limit."""
+    number = os.environ.get("SLURM_JOB_ID")
+    if number is None:
+        return None
+    if "SLURM_JOB_END_TIME" in os.environ:  # newer versions say it
+        return float(os.environ["SLURM_JOB_END_TIME"])
+    text, _ = output_of(["squeue", "-h", "-j", number, "-o", "%e"])
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except ValueError:
+        return None
+
+
+def reason() -> str | None:
+    """Return why SLURM ends the job of this process ("NodeDown", "TimeLimit"); None where it does not say."""
+    number = os.environ.get("SLURM_JOB_ID")
+    if number is None:
+        return None
+    text, _ = output_of(["squeue", "-h", "-j", number, "-o", "%r"])
+    return text if text not in ("", "None", None) else None

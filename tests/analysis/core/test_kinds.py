@@ -1,0 +1,73 @@
+"""Names of kernels and collectives as NCCL, RCCL and torch have written them over the years."""
+
+import pytest
+
+from rankscope.analysis.core.kinds import bus_factor, collective_kind, is_communication, is_launch, payload_bytes
+
+KERNELS = {
+    "ncclAllReduceRingLLKernel_sum_f32(ncclWorkElem)": "allreduce",  # NCCL 2.8
+    "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)": "allreduce",  # 2.12 to 2.17
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "allreduce",  # 2.19 and later
+    "void ncclKernel_Broadcast_RING_LL_Sum_int8_t(ncclDevComm*)": "broadcast",
+    "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "reducescatter",
+    "ncclKernel_AllGather_RING_LL_Sum_int8_t(ncclDevComm*)": "allgather",
+    "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)": "sendrecv",
+    "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "reduce",
+    "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)": "unknown",  # RCCL names no collective
+    "ncclSymDevKernel_AllReduce_RSxLD_AGxST(ncclSymDevArgs)": "allreduce",
+    "mscclKernel_Sum_float_LL_true(ncclDevComm*)": "unknown",
+}
+OTHERS = [
+    "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize128x128x32",
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(at::native::ReduceOp<float>)",
+    "triton_poi_fused_gather_0",
+    "void my_nccl_like_kernel(float*)",
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), KERNELS.items())
+def test_communication_kernels(name: str, kind: str) -> None:
+    assert is_communication(name) and collective_kind(name) == kind
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_kernels(name: str) -> None:
+    assert not is_communication(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("allreduce", "allreduce"), ("allreduce_coalesced", "allreduce"), ("nccl:all_reduce", "allreduce"),
+        ("nccl:all_reduce_barrier", "barrier"), ("barrier", "barrier"), ("_allgather_base", "allgather"),
+        ("nccl:_all_gather_base", "allgather"), ("_reduce_scatter_base", "reducescatter"),
+        ("reduce_scatter_tensor_coalesced", "reducescatter"), ("all_to_allv", "alltoall"), ("alltoall", "alltoall"),
+        ("broadcast", "broadcast"), ("send", "send"), ("recv", "recv"), ("nccl:send 0->1", "send"),
+        ("gloo:all_reduce", "allreduce"), ("gather", "gather"), ("scatter", "scatter"), ("reduce", "reduce"),
+        (None, "unknown"), ("nccl:coalesced", "unknown"),
+    ],
+)  # fmt: skip
+def test_collectives(name: str | None, kind: str) -> None:
+    assert collective_kind(name) == kind
+
+
+def test_bus_bandwidth_as_in_nccl_tests() -> None:
+    """doc/PERFORMANCE.md of nccl-tests: all-reduce 2(n-1)/n, the one-sided halves (n-1)/n, broadcast 1."""
+    assert [bus_factor("allreduce", n) for n in (2, 4, 8)] == [1.0, 1.5, 1.75]
+    assert bus_factor("allgather", 4) == bus_factor("reducescatter", 4) == 0.75
+    assert bus_factor("broadcast", 4) == 1.0
+    assert payload_bytes("allgather", "BFloat16", 10, 40) == 80
+    assert payload_bytes("reducescatter", "Float", 40, 10) == 160
+    assert payload_bytes("allreduce", "Unheard", 1, 1) is None
+
+
+def test_launching_calls() -> None:
+    launching = [
+        "cudaLaunchKernel",
+        "cuLaunchKernelEx",
+        "cudaGraphLaunch",
+        "hipExtModuleLaunchKernel",
+        "cudaMemcpyAsync",
+    ]
+    assert all(map(is_launch, launching))
+    assert not any(map(is_launch, ["cudaDeviceSynchronize", "cudaEventRecord", "cudaStreamIsCapturing"]))

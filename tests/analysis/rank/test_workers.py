@@ -1,0 +1,172 @@
+"""The work per rank: the cache is never trusted too far, processes change nothing, one rank's end is its own."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from shutil import copytree, ignore_patterns
+from typing import Any
+
+import pytest
+
+from rankscope.analysis import AnalysisError, Options, load, summarise
+from rankscope.analysis.commands.analyze import main
+from rankscope.analysis.rank import workers
+from rankscope.analysis.read.kineto import reader as kineto
+
+TRACES = Path(__file__).parents[2] / "data" / "traces"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def traces(tmp_path: Path) -> Path:
+    copytree(TRACES / "comm_bound_w4", tmp_path / "traces", ignore=ignore_patterns("truth.json"))
+    return tmp_path / "traces"
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The files that were really read."""
+    read, found = kineto.read, []
+
+    def count(path: Path, *args: Any, **more: Any) -> Any:
+        found.append(path.name)
+        return read(path, *args, **more)
+
+    monkeypatch.setattr(kineto, "read", count)
+    yield found
+
+
+def summary(*paths: Path, **options: Any) -> dict[str, Any]:
+    return summarise(load(*paths, options=Options(**options)))
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted((cache / "rankscope" / "ranks").iterdir())
+
+
+def test_the_second_time_nothing_is_read(traces: Path, cache: Path, reads: list[str]) -> None:
+    before = sorted(path.name for path in traces.iterdir())
+    first = summary(traces)
+    assert len(reads) == 4 and len(entries(cache)) == 4
+    again = load(traces, options=Options())
+    assert summarise(again) == first and len(reads) == 4
+    fresh = load(traces, options=Options(cache=False))
+    assert len(reads) == 8
+    columns = ["rank", "name", "start_ns", "end_ns", "role", "kind", "step", "launch_ns", "bytes"]
+    kept, made = (item.kernels()[columns].astype({"name": str, "kind": str, "role": str}) for item in (again, fresh))
+    assert kept.equals(made)
+    assert sorted(path.name for path in traces.iterdir()) == before
+
+
+def test_a_changed_file_is_read_again(traces: Path, cache: Path, reads: list[str]) -> None:
+    summary(traces)
+    os.utime(traces / "rank2.json.gz", ns=(1, 1))
+    summary(traces)
+    assert reads[4:] == ["rank2.json.gz"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"junk", None])
+def test_a_broken_entry_is_made_again(traces: Path, cache: Path, reads: list[str], damage: bytes | None) -> None:
+    first = summary(traces)
+    for entry in entries(cache):
+        kept = (entry / "rank.msgpack").read_bytes()
+        (entry / "rank.msgpack").write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]) if damage is None else damage)
+    assert summary(traces) == first and len(reads) == 8
+    assert summary(traces) == first and len(reads) == 8
+
+
+def test_a_broken_table_is_made_again(traces: Path, cache: Path) -> None:
+    expected = load(traces, options=Options()).kernels()
+    for entry in entries(cache):
+        (entry / "kernels.parquet").write_bytes(b"PAR1 junk PAR1")
+    found = load(traces, options=Options()).kernels()
+    assert found["start_ns"].equals(expected["start_ns"]) and list(found["name"]) == list(expected["name"])
+
+
+def test_a_cache_that_cannot_be_written_stops_nothing(traces: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert summary(traces)["status"] == "ok"
+
+
+def test_without_cache_nothing_is_kept(traces: Path, cache: Path) -> None:
+    assert main([str(traces), "--no-cache", "--quiet"]) == 0
+    assert not (cache / "rankscope" / "ranks").exists()
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_any_executor_gives_the_same(traces: Path, processes: bool) -> None:
+    here = load(traces, options=Options(cache=False, fast=False))
+    with ProcessPoolExecutor(2, get_context("spawn")) if processes else ThreadPoolExecutor(2) as executor:
+        there = load(traces, options=Options(cache=False, fast=False, executor=executor))
+    assert summarise(there) == summarise(here)
+    assert there.kernels()["start_ns"].equals(here.kernels()["start_ns"])
+
+
+def test_a_pool_of_our_own_gives_the_same(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = summary(traces, cache=False)
+    monkeypatch.setattr(workers, "_POOL_FROM", 0)
+    monkeypatch.setattr(workers, "_workers", lambda _: 2)
+    assert summary(traces, cache=False) == here
+
+
+class _Dying(Executor):
+    """Runs jobs here; the process of rank 2 dies."""
+
+    def submit(self, run: Any, job: Any) -> Future[Any]:  # type: ignore[override]
+        future: Future[Any] = Future()
+        if "rank2" in job.sources[0].label:
+            future.set_exception(BrokenProcessPool())
+        else:
+            future.set_result(run(job))
+        return future
+
+
+def test_a_killed_reader_costs_its_own_rank_only(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_pool", lambda *_, **__: _Dying())
+    found = summary(traces, cache=False, executor=_Dying())
+    assert found["ranks"] == [0, 1, 3] and found["missing_ranks"] == [2] and found["status"] == "partial"
+    assert ("reader_killed", 2) in [(notice["kind"], notice["rank"]) for notice in found["warnings"]]
+
+
+def test_a_subset_of_ranks_and_steps(traces: Path, reads: list[str]) -> None:
+    whole, part = load(traces, options=Options(cache=False)), [1, 3]
+    reads.clear()
+    only = load(traces, options=Options(cache=False, only_ranks=frozenset(part), only_steps=(6, None)))
+    assert sorted(reads) == ["rank1.json.gz", "rank3.json.gz"]
+    found = summarise(only)
+    assert found["ranks"] == part and found["steps"] == [6, 7] and found["status"] == "ok"
+    assert found["world_size"] == 4 and found["missing_ranks"] == []
+    assert [notice["kind"] for notice in found["warnings"]][:2] == ["ranks_left_out", "steps_left_out"]
+    assert "left out on request" in found["stragglers"]["reason"]
+    assert only.collectives()["wait_ns"].isna().all()
+    columns = ["rank", "step", "compute_ns", "comm_ns"]
+    steps = whole.steps()[columns]
+    expected = steps[steps["rank"].isin(part)].reset_index(drop=True)
+    assert only.steps()[columns].reset_index(drop=True).equals(expected)
+
+
+def test_ranks_that_are_not_there(traces: Path) -> None:
+    with pytest.raises(AnalysisError, match="none of the files is a trace of rank 9"):
+        load(traces, options=Options(only_ranks=frozenset([9])))
+
+
+@pytest.mark.parametrize("arguments", [["--only-ranks", "a"], ["--only-steps", "5"], ["--only-steps", ":"]])
+def test_unreadable_options(traces: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(traces), *arguments]) == 2
+    assert "write it like" in capsys.readouterr().err
+
+
+def test_lists_of_ranks(traces: Path, tmp_path: Path) -> None:
+    target = tmp_path / "summary.json"
+    assert main([str(traces), "--only-ranks", "0,2-3", "--json", str(target), "--quiet"]) == 0
+    assert json.loads(target.read_text())["ranks"] == [0, 2, 3]

@@ -1,0 +1,142 @@
+"""Odd inputs beyond the validation cases: each file is built here, its truth stands beside it."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankscope.analysis import AnalysisError, load, summarise
+from rankscope.analysis.read.kineto import reader as kineto
+
+CASES = Path(__file__).parents[2] / "data" / "cases"
+US = 1000
+
+
+def document(rank: int, events: list[dict[str, Any]], **metadata: Any) -> dict[str, Any]:
+    info = {"backend": "nccl", "rank": rank, "world_size": 2}
+    return {"schemaVersion": 1, "distributedInfo": info, "traceEvents": events} | metadata
+
+
+def kernel(name: str, ts: float, dur: float, stream: int = 7, **args: Any) -> dict[str, Any]:
+    where = {"device": 0, "stream": stream}
+    return {
+        "ph": "X",
+        "cat": "kernel",
+        "name": name,
+        "pid": 0,
+        "tid": stream,
+        "ts": ts,
+        "dur": dur,
+        "args": where | args,
+    }
+
+
+def reduction(ts: float, dur: float, seq: int) -> dict[str, Any]:
+    described = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+    return kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL", ts, dur, 20, Seq=seq, **described)
+
+
+def step(number: int, ts: float, dur: float) -> dict[str, Any]:
+    name = f"ProfilerStep#{number}"
+    return {"ph": "X", "cat": "user_annotation", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": dur}
+
+
+def write(folder: Path, *documents: dict[str, Any]) -> Path:
+    for rank, content in enumerate(documents):
+        (folder / f"rank{rank}.json").write_text(json.dumps(content))
+    return folder
+
+
+def test_epoch_microseconds_with_decimals_are_exact(tmp_path: Path) -> None:
+    """A double holds 1.7e15 us to 0.25 us only; torch 2.3 wrote such times. The text is exact."""
+    text = json.dumps(document(0, [kernel("k", 1.5, 2.0), kernel("k", 2.5, 1.0)]))
+    text = text.replace('"ts": 1.5', '"ts": 1712345678901234.567').replace('"ts": 2.5', '"ts": 1712345678901240.001')
+    (tmp_path / "rank0.json").write_text(text)
+    starts = kineto.read(tmp_path / "rank0.json").device["start"].tolist()
+    assert starts == [1712345678901234567, 1712345678901240001]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lambda b: gzip.compress(b[:300]) + gzip.compress(b[300:])])
+def test_packed_files_read_like_plain_ones(pack: Any, tmp_path: Path) -> None:
+    plain = (CASES / "D01-fast-rank-long-allreduce" / "rank0.json").read_bytes()
+    (tmp_path / "a.json").write_bytes(b"\xef\xbb\xbf" + plain)  # with a byte order mark
+    (tmp_path / "a.json.gz").write_bytes(pack(plain))
+    a, b = (kineto.read(tmp_path / name) for name in ("a.json", "a.json.gz"))
+    assert a.rank == b.rank == 0 and a.device["start"].tolist() == b.device["start"].tolist() and b.complete
+
+
+def test_profiler_cycles_of_one_rank_are_joined(tmp_path: Path) -> None:
+    """Two files of rank 0 with different steps are two cycles, not two claims; the pause between belongs to no step."""
+    for rank in (0, 1):
+        for cycle, first in enumerate((3, 13)):
+            at = 1e6 * cycle
+            late = 100.0 * rank
+            events = []
+            for index in range(3):
+                begin = at + 1000 * index
+                compute, end = 200 + late, begin + 500
+                events += [step(first + index, begin, 1000), kernel("gemm", begin, compute)]
+                events += [reduction(begin + compute, end - begin - compute, first + index)]
+            (tmp_path / f"rank{rank}_{cycle}.json").write_text(json.dumps(document(rank, events)))
+    analysis = load(tmp_path)
+    assert analysis.steps_analysed == [3, 4, 5, 13, 14, 15]
+    assert analysis.steps_judged == [4, 5, 14, 15]  # the first step of each window is not judged
+    assert analysis.steps()["step_ns"].max() <= 1000 * US
+    assert (analysis.verdict.verdict, analysis.verdict.rank, analysis.verdict.cause) == ("persistent", 1, "compute")
+
+
+def test_a_rank_that_only_joins_is_left_out(tmp_path: Path) -> None:
+    """DDP's join: rank 1 has run out of data in step 4 and takes part in the all-reduce without computing."""
+    documents = []
+    for rank in (0, 1):
+        events = [step(3, 0, 1000), kernel("gemm", 0, 300), reduction(300, 100, 1), step(4, 1000, 1000)]
+        events += [reduction(1300, 100, 2)] if rank else [kernel("gemm", 1000, 300), reduction(1300, 100, 2)]
+        documents.append(document(rank, events))
+    summary = summarise(load(write(tmp_path, *documents)))
+    assert summary["steps"] == [3]
+    assert [w["ranks"] for w in summary["warnings"] if w["kind"] == "partial_step"] == [[1]]
+
+
+def test_files_of_two_jobs_are_named(tmp_path: Path) -> None:
+    events = [step(3, 0, 1000), kernel("gemm", 0, 300), reduction(300, 100, 1)]
+    other = document(1, events) | {"distributedInfo": {"rank": 1, "world_size": 4}}
+    summary = summarise(load(write(tmp_path, document(0, events), other)))
+    assert summary["status"] == "partial"
+    assert "rank0.json says 2, rank1.json says 4" in next(
+        w["message"] for w in summary["warnings"] if w["kind"] == "mixed_jobs"
+    )
+
+
+def test_ranks_that_disagree_on_a_call_are_not_paired(tmp_path: Path) -> None:
+    """Without Seq: rank 1 lost one call of the step. The others still pair; the lost one's partner is counted."""
+    sizes = {0: [10, 20, 30], 1: [10, 30]}
+    documents = []
+    for rank, present in sizes.items():
+        events = [step(3, 0, 1000), kernel("gemm", 0, 50)]
+        for number, size in enumerate((10, 20, 30)):
+            if size in present:
+                call = reduction(100 + 100 * number, 50, 0)
+                call["args"] |= {"In msg nelems": size, "dtype": "Float"}
+                del call["args"]["Seq"]
+                events.append(call)
+        documents.append(document(rank, events))
+    calls = load(write(tmp_path, *documents)).collectives()
+    assert calls[calls["matched"]].groupby("call")["bytes"].unique().map(list).tolist() == [[40], [120]]
+    assert calls[~calls["matched"]]["bytes"].tolist() == [80]
+    assert calls[~calls["matched"]]["wait_ns"].isna().all()
+
+
+def test_two_files_without_any_rank_are_refused(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(json.dumps({"traceEvents": [kernel("k", 0, 1)]}))
+    with pytest.raises(AnalysisError, match=r"name the files rank0\.json"):
+        load(tmp_path)
+
+
+def test_a_hundred_nested_brackets_are_no_trouble(tmp_path: Path) -> None:
+    deep = kernel("k", 0, 1)
+    deep["args"]["x"] = json.loads("[" * 200 + "]" * 200)
+    trace = document(0, [deep, {"ph": "X", "cat": ["odd"], "name": 7, "ts": None}, kernel("k", 1, 1)])
+    assert len(kineto.read(write(tmp_path, trace) / "rank0.json").device) == 2

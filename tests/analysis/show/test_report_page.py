@@ -1,0 +1,97 @@
+"""`report.html` of a point in a real browser: complete, offline, accessible; its numbers are those of summary.json."""
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from rankscope.analysis import load, summarise
+from rankscope.analysis.commands.analyze import main
+from rankscope.analysis.measure.ceilings import Ceilings
+from rankscope.analysis.show.html import longest, report_html
+from rankscope.analysis.tables.operators import kernels_by_name
+
+from .browser import OpenPage, axe_violations
+
+DATA = Path(__file__).parents[2] / "data"
+LIMIT = 3_000_000  # bytes, for eight ranks; these have two and four
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run") / "<b>resnet"
+    shutil.copytree(DATA / "runs" / "resnet_w2", folder)
+    assert main([str(folder), "--quiet"]) == 0
+    return folder / "analysis"
+
+
+@pytest.mark.parametrize("width", [1280, 400])
+def test_report_of_a_run(width: int, run: Path, open_page: OpenPage) -> None:
+    page = open_page(run / "report.html", width)
+    page.wait_for_selector("#timeline[data-ready=yes]")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    summary = json.loads((run / "summary.json").read_text())
+    text = page.inner_text("main")
+    assert page.inner_text("h1") == "<b>resnet"
+    assert f"{summary['throughput']['samples_per_s']:.1f} samples/s" in text and "MFU" in text
+    assert "NOT in the plain pass" in text and "aten::" in text
+    assert "rankscope run name=resnet2 model=resnet" in text and "NCCL: 2.28.9" in text and "model:" in page.content()
+    assert page.get_by_role("img").count() == 2  # a stacked bar a rank, with its numbers as its name
+    assert "compute 0.3" in (page.get_by_role("img").first.get_attribute("aria-label") or "")
+    for finding in summary["findings"]:
+        assert finding["recoverable_ms"] is None or f"{finding['recoverable_ms']:.2f}" in text
+    assert axe_violations(page) == []
+    assert (run / "report.html").stat().st_size < LIMIT / 4
+
+
+def test_report_of_traces(tmp_path: Path, open_page: OpenPage) -> None:
+    assert main([str(DATA / "traces" / "big_straggler_gpu_w4"), "--out", str(tmp_path), "--quiet"]) == 0
+    page = open_page(tmp_path / "report.html")
+    page.wait_for_selector("#timeline[data-ready=yes]")
+    text = page.inner_text("main")
+    assert "Rank 3 is late in 3 of 3 steps" in text and "no plain pass" in text
+    heat = page.locator("table.heat tbody tr").nth(3).locator("td").all_inner_texts()
+    assert [float(value) > 6 for value in heat] == [True] * 4  # planted in every step
+    assert axe_violations(page) == []
+
+
+def test_longest_kernels_are_sums_of_the_records() -> None:
+    analysis = load(DATA / "traces" / "big_straggler_gpu_w4")
+    frame = analysis.kernels().query("role == 'compute' and step in @analysis.steps_analysed")
+    sums = ((frame["end_ns"] - frame["start_ns"]).groupby(frame["name"], observed=True).sum() / 1e6).nlargest(15)
+    kernels = kernels_by_name(analysis)
+    compute = kernels.take(~np.isin(np.array(kernels.texts("class"), str), ["communication", "copy"]))
+    found = longest(compute, "total_ns", steps=4)
+    assert [row["name"] for row in found] == sums.index.tolist()
+    assert [row["ms"] * 16 for row in found] == pytest.approx(sums.tolist())
+
+
+def test_report_without_steps(tmp_path: Path, open_page: OpenPage) -> None:
+    source = sorted((DATA / "traces" / "comm_bound_w4").glob("rank*.json.gz"))
+    for path in source:
+        text = gzip.decompress(path.read_bytes()).replace(b"ProfilerStep#", b"Iteration ")
+        (tmp_path / path.name.removesuffix(".gz")).write_bytes(text)
+    out = tmp_path / "out"
+    main([str(tmp_path), "--out", str(out), "--quiet"])
+    page = open_page(out / "report.html")
+    page.wait_for_selector("#timeline[data-ready=yes]")
+    assert "No whole step was recorded" in page.inner_text("main")
+    assert "whole window" in page.inner_text("#timeline-sentence").lower()
+
+
+def test_bus_bandwidth_stands_against_the_node_s_ceiling() -> None:
+    """All-reduce over four ranks: bus bandwidth is 1.5 times bytes over time (nccl-tests)."""
+    node = Ceilings(world_size=4, collectives={"allreduce": [(1 << 20, 20.0, 0.0), (67_108_864, 400.0, 0.0)]})
+    analysis = load(DATA / "traces" / "big_straggler_gpu_w4")
+    row = next(row for row in summarise(analysis)["collectives"] if row["bytes"] == 33_554_432)
+    time_us = node.time_us("allreduce", 33_554_432)
+    assert time_us is not None
+    analysis = structs.replace(analysis, ceilings=node)
+    text = report_html(summarise(analysis), analysis, "job")
+    assert f"<td>{33_554_432 / time_us * 1.5e-3:.0f}</td>" in text
+    assert f"{row['busbw_GBs'] / (33_554_432 / time_us * 1.5e-3):.1%}" in text
+    assert "The ceiling is not known" not in text
