@@ -164,7 +164,7 @@ class Bench:
         )
 
     def timed(self, step: Callable[[int], None], advance: Callable[[int], None]) -> float:
-        """Run a block. Return the seconds from the start of step 1, with an idle device, to the device's end of the last.
+        """Run a block and return seconds, from the start of step 1 (device idle) to the end of the last on the device.
 
         On a CPU this is the process's CPU time, because other processes disturb it far less than wall time.
         """

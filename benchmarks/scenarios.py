@@ -4,11 +4,12 @@
     python benchmarks/scenarios.py --out FOLDER --only slow_loader,comm_bound --repeats 1
     python benchmarks/scenarios.py --out FOLDER --base model.size=small --jobs 6    # as in docs/validation.md, on GPUs
 
-Each scenario is recorded `--repeats` times with the plain and the torch pass. Then its `fix` (the advised overrides, or
-the removal of the fault) is recorded with only the plain pass. Prints the table of docs/validation.md and writes it to
-FOLDER/table.md. Existing recordings in FOLDER are reused. `--base` applies to the scenarios that choose no model
-themselves; NAME:key=value applies only to the scenario NAME. With `--jobs`, runs start and are analysed in parallel, but
-measure one after another. Exits 1 if a planted fault was not found, or if a clean run has a finding of severity high.
+Each scenario is recorded `--repeats` times with the plain and the torch pass. Then its `fix` (the advised overrides,
+or the removal of the fault) is recorded with only the plain pass. Prints the table of docs/validation.md and writes
+it to FOLDER/table.md. Existing recordings in FOLDER are reused. `--base` applies to the scenarios that choose no
+model themselves; NAME:key=value applies only to the scenario NAME. With `--jobs`, runs start and are analysed in
+parallel, but measure one after another. Exits 1 if a planted fault was not found, or if a clean run has a finding of
+severity high.
 """
 
 import argparse
