@@ -33,7 +33,7 @@ from rankscope.conf.sections import (
 )
 
 PassName = Literal["plain", "torch", "light", "nsys"]
-TORCH_PASSES = ("torch", "light")  # those of torch.profiler; the light one records device activities alone
+TORCH_PASSES = ("torch", "light")  # those of torch.profiler; the light one records only device activities
 
 
 class RunConfig(Section, frozen=True, kw_only=True):
