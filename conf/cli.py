@@ -1,7 +1,7 @@
-"""The command `rankscope`: a table from each command to the module that does it, which is imported only then.
+"""The command `rankscope`: a table from each command to its module, which is imported only if the command is used.
 
-`launch` and `analysis` never import each other, and the analysis starts without torch or Hydra: so the table
-holds names, not functions.
+The table holds names instead of functions, because `launch` and `analysis` must not import each other, and the analysis
+must start without torch and Hydra.
 """
 
 import importlib
@@ -13,7 +13,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": (
         "rankscope.launch.main",
         "main",
-        "train a model on N ranks, record every rank, analyse",
+        "train on N ranks, record every rank, analyse",
     ),
     "analyze": (
         "rankscope.analysis.commands.analyze",
@@ -23,43 +23,43 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "ingest": (
         "rankscope.analysis.commands.ingest",
         "main",
-        "read ranks ahead, as parts of a job array",
+        "read ranks in advance, as parts of a job array",
     ),
     "report": (
         "rankscope.analysis.commands.report_compare",
         "report_main",
-        "scaling efficiency over a sweep, and where the rest went",
+        "scaling efficiency of a sweep, and where time is lost",
     ),
     "compare": (
         "rankscope.analysis.commands.report_compare",
         "compare_main",
-        "two runs or sweeps, metric by metric; a gate for CI",
+        "compare two runs or sweeps by metric; a gate for CI",
     ),
     "timeline": (
         "rankscope.analysis.commands.timeline",
         "main",
-        "all ranks on one clock: picture, page, Perfetto trace",
+        "draw all ranks on one clock (picture, page, Perfetto)",
     ),
     "tensorboard": (
         "rankscope.analysis.commands.tensorboard",
         "main",
-        "a run or sweep as a log folder for TensorBoard",
+        "write a run or sweep as a log folder for TensorBoard",
     ),
     "nsys-strip": (
         "rankscope.analysis.commands.nsys_strip",
         "main",
-        "copy nsys exports without what is private in them",
+        "copy nsys exports without their private data",
     ),
     "ceilings": (
         "rankscope.launch.ceilings",
         "main",
-        "what this node can do: collectives, copies, arithmetic",
+        "measure this node: collectives, copies, arithmetic",
     ),
-    "ncu": ("rankscope.launch.ncu.command", "main", "Nsight Compute on the heaviest kernels of a rank"),
+    "ncu": ("rankscope.launch.ncu.command", "main", "run Nsight Compute on the heaviest kernels of a rank"),
     "doctor": (
         "rankscope.launch.doctor.doctor",
         "main",
-        "what is installed, what is missing and how to get it",
+        "show what is installed, what is missing, how to get it",
     ),
 }
 
@@ -67,7 +67,7 @@ _NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "tensorboar
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit status (0 valid, 2 no numbers, 3 partial, 1 a bug)."""
+    """Run one command and return the exit status (0 valid, 2 no numbers, 3 partial, 1 a bug)."""
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_usage())
@@ -77,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     command, *rest = arguments
     if command not in COMMANDS:
-        print(f"rankscope: no command {command!r}; there are: {', '.join(COMMANDS)}", file=sys.stderr)
+        print(f"rankscope: no command {command!r}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     module, function, _ = COMMANDS[command]
     try:
@@ -93,13 +93,13 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     try:
         return int(entry(rest))
-    except KeyboardInterrupt:  # before or after a run, which looks after its own interruption
+    except KeyboardInterrupt:  # only before or after a run, which handles its own interruption
         return 130
 
 
 def _usage() -> str:
     lines = [f"  rankscope {name:<11} {text}" for name, (_, _, text) in COMMANDS.items()]
-    return "\n".join(["Profiles distributed training and says where the time of a step goes.", "", *lines])
+    return "\n".join(["Profiles distributed training and shows where the time of a step goes.", "", *lines])
 
 
 if __name__ == "__main__":
