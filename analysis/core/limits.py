@@ -28,7 +28,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(description="`no_overlap`: hidden share of the communication is less than this")
     ] = 0.1
     no_overlap_share: Annotated[
-        float, Meta(description="`no_overlap`, `large_last_bucket`: exposed transfer is at least this share of the step")
+        float,
+        Meta(description="`no_overlap`, `large_last_bucket`: exposed transfer is at least this share of the step"),
     ] = 0.01
     last_bucket_share: Annotated[float, Meta(description="`large_last_bucket`: share of the bytes")] = 0.5
     small_bucket_mb: Annotated[float, Meta(description="`small_buckets`: mean size smaller than this (MB)")] = 16.0
@@ -39,7 +40,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(description="a collective is bound by latency below this many times the time of the smallest one")
     ] = 2.0
     pageable_share: Annotated[
-        float, Meta(description="`copy_bound`: share of the copies from or to pageable memory from which pinning is advised")
+        float,
+        Meta(description="`copy_bound`: share of the copies from or to pageable memory from which pinning is advised"),
     ] = 0.5
     matmul_share: Annotated[
         float, Meta(description="`low_tensor_core_use`: share of kernel time in matrix products")
@@ -70,10 +72,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(description="share of the costliest rank's lateness from which another rank is named too")
     ] = 0.25
     busy_loader_share: Annotated[
-        float, Meta(description="`data_stall`: share of the wait for batches that is the loader's CPU time, from which workers need cores of their own")
+        float,
+        Meta(description="`data_stall`: the loader's share of CPU time in its waits from which workers need cores"),
     ] = 0.5
     clock_share: Annotated[float, Meta(description="`throttled`: how much lower than the others' median clock")] = 0.05
     distorts: Annotated[float, Meta(description="`profiler_distorts`: traced step / plain step")] = 1.15
+
 
 def parse(items: Iterable[str], base: Limits | None = None) -> Limits:
     """Return limits with `KEY=VALUE` items applied; `ValueError` in one line for a key or value that cannot be."""

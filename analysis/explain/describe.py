@@ -15,7 +15,7 @@ def tables() -> dict[str, str]:
     rules += [f"| `{rule.id}` | {rule.says} | {rule.based_on} |" for rule in RULES]
     limits = ["| key | default | of |", "| --- | ---: | --- |"]
     for field in msgspec.inspect.type_info(Limits).fields:  # type: ignore[attr-defined]
-        limits.append(f"| `{field.name}` | {field.default:.4g} | {field.type.description} |")
+        limits.append(f"| `{field.name}` | {field.default:.4g} | {field.type.extra_json_schema['description']} |")
     return {"rules": "\n".join(rules), "limits": "\n".join(limits)}
 
 

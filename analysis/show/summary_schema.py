@@ -3,6 +3,8 @@
 Times are in ms unless the key says otherwise. An unknown number is null, and `warnings` says why; never 0, never NaN.
 """
 
+import json
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -127,4 +129,14 @@ class ErrorSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema of `summary.json`."""
-    return msgspec.json.schema(Summary | ErrorSummary)
+    kinds, parts = msgspec.json.schema_components([Summary, ErrorSummary], ref_template="#/$defs/{name}")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(kinds), "$defs": parts}
+
+
+def schema_text() -> str:
+    """Return docs/summary.schema.json."""
+    return json.dumps(json_schema(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    Path("docs/summary.schema.json").write_text(schema_text(), encoding="utf-8")

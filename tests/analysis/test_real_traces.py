@@ -13,9 +13,9 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import measure_ranks
 from rankscope.analysis.rank.prepare import prepare
-from rankscope.analysis.tables.calls_and_steps import collectives
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import RankTrace
+from rankscope.analysis.tables.calls_and_steps import collectives
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 MS = 1_000_000
