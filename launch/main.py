@@ -8,13 +8,13 @@ import msgspec
 import yaml
 
 from rankscope.conf import ConfigError
-from rankscope.conf.schema import TORCH_PASSES
+from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL, TORCH_PASSES
 from rankscope.launch import sweep
 from rankscope.launch.cli import run_command
 from rankscope.launch.configure.compose import compose, submission
 from rankscope.launch.configure.preflight import refuse, refuse_submission
 from rankscope.launch.configure.usage import usage
-from rankscope.launch.run.record import PARTIAL, REFUSED, Recorded, analyse, record, say
+from rankscope.launch.run.record import Recorded, analyse, record, say
 from rankscope.launch.submitted import run_one
 from rankscope.launch.system.processes import Stop
 from rankscope.launch.system.torch_facts import torch_facts
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = with_script_args(list(sys.argv[1:] if argv is None else argv))
     if {"-h", "--help"} & set(arguments):
         print(usage())
-        return 0
+        return OK
     return run_command("rankscope", lambda: _run(arguments), hint="give another runs_dir or make room")
 
 
@@ -38,7 +38,7 @@ def _run(arguments: Sequence[str]) -> int:
     config = compose(overrides)
     if "--cfg" in arguments:
         print(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False), end="")
-        return 0
+        return OK
     with Stop() as stop:
         if launcher is not None:
             refuse_submission(config)
@@ -77,14 +77,14 @@ def _report(recorded: Recorded, stop: Stop) -> int:
         say(failure.text())
     if not node.leads:
         say(f"rankscope: node {node.number} of {node.count} is done; the first node analyses {run_dir.path}")
-        return 0 if failure is None else REFUSED
+        return OK if failure is None else NO_NUMBERS
     if failure is not None:
         ranks = [rank for name in TORCH_PASSES for rank in run_dir.for_pass(name).ranks()]
         traces = [rank for rank in ranks if rank.trace.exists() and rank.info.exists()]
         traces = traces or [rank for rank in run_dir.for_pass("nsys").ranks() if rank.nsys_export.exists()]
-        status = analyse(run_dir, stop, partial=True) if traces else REFUSED
+        status = analyse(run_dir, stop, partial=True) if traces else NO_NUMBERS
         say(f"rankscope: status failed; what was recorded is kept in {run_dir.path}")
-        return PARTIAL if traces and status in (0, PARTIAL) else REFUSED
+        return PARTIAL if traces and status in (OK, PARTIAL) else NO_NUMBERS
     return analyse(run_dir, stop)
 
 

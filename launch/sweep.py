@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from rankscope.conf import ConfigError, RunConfig, RunDir
+from rankscope.conf.contract import OK, PARTIAL
 from rankscope.conf.sections import SlurmConfig
 from rankscope.conf.sweep_dir import PointRecord, SweepDir, SweepRecord
 from rankscope.launch import submitted
@@ -21,7 +22,7 @@ from rankscope.launch.configure.compose import compose, submission
 from rankscope.launch.configure.preflight import refuse, refuse_submission
 from rankscope.launch.configure.sweep_points import plan
 from rankscope.launch.run.failure import Failure
-from rankscope.launch.run.record import PARTIAL, analyse, record, say, status_of
+from rankscope.launch.run.record import analyse, record, say, status_of
 from rankscope.launch.system import slurm
 from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
 from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
@@ -90,7 +91,7 @@ def _run(sweep: SweepDir, done: SweepRecord, way: "_Here | _Jobs", stop: Stop) -
         done.end = datetime.now(UTC).isoformat()
         sweep.write(done)
     _report(sweep, stop)
-    return 0 if done.status == "completed" else PARTIAL
+    return OK if done.status == "completed" else PARTIAL
 
 
 class _Here:

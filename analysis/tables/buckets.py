@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import bus_factor
 from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.conf.contract import bus_factor
 
 if TYPE_CHECKING:
     from rankscope.analysis.result import Analysis

@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.launch.doctor import nsys as nsys_doctor
 from rankscope.launch.doctor import slurm as slurm_doctor
 from rankscope.launch.doctor.check import Check
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"able": able, "checks": msgspec.to_builtins(checks)}, indent=1))
     else:
         _show(checks, able)
-    return 0 if able else 2
+    return OK if able else NO_NUMBERS
 
 
 def diagnose(runs_dir: Path) -> list[Check]:

@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from rankscope.conf import ConfigError, RunDir, load_config, save_config
+from rankscope.conf.contract import OK
 from rankscope.conf.files import replacing
 from rankscope.launch.cli import run_command
 from rankscope.launch.ncu.output import METRICS, base_name, find, kernel_of, lines_of, metrics_here, read_csv
@@ -42,7 +43,7 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
     elif not go:
         print(shlex.join(command))
         say("prints only: --go runs it here, --csv FILE reads its output back")
-        return 0
+        return OK
     else:
         if find() is None:
             raise ConfigError("ncu is not on PATH; install Nsight Compute, or run the printed command elsewhere")
@@ -57,7 +58,7 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
         row["kernel"] = kernel_of(row["name"], kernels)
     _write(run_dir, rows)
     print("\n".join(lines_of(rows, kernels)))
-    return 0
+    return OK
 
 
 def main(argv: list[str]) -> int:
