@@ -17,7 +17,7 @@ from rankscope.conf import ConfigError, RunConfig, RunDir
 from rankscope.conf.contract import OK, PARTIAL
 from rankscope.conf.sections import SlurmConfig
 from rankscope.conf.sweep_dir import PointRecord, SweepDir, SweepRecord
-from rankscope.launch import submitted
+from rankscope.launch import slurm_job, submitted
 from rankscope.launch.configure.compose import compose, submission
 from rankscope.launch.configure.preflight import refuse, refuse_submission
 from rankscope.launch.configure.sweep_points import plan
@@ -161,7 +161,7 @@ class _Jobs:
         for shape, members in groups.items():
             name = f"rankscope-{sweep.path.name}"
             commands = [command for _, command in members]
-            jobs = slurm.submit(self._launcher, sweep.slurm, name, shape, commands, after)
+            jobs = slurm.submit(self._launcher, sweep.slurm, name, shape, slurm_job.job, commands, after)
             for (point, _), job in zip(members, jobs, strict=True):
                 point.job, point.status = job, "submitted"
                 say(f"point {point.id}: job {job}: {' '.join(point.overrides)}")

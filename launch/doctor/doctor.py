@@ -25,7 +25,7 @@ from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.launch.doctor import nsys as nsys_doctor
 from rankscope.launch.doctor import slurm as slurm_doctor
 from rankscope.launch.doctor.check import Check
-from rankscope.launch.ncu import output as ncu_output
+from rankscope.launch.system import ncu_tool
 from rankscope.launch.system.torch_facts import TorchFacts, output_of, torch_facts
 
 _STYLES = {"works": "green", "missing": "yellow", "fails": "red"}
@@ -72,7 +72,7 @@ def diagnose(runs_dir: Path) -> list[Check]:
         _nccl(facts),
         _driver(),
         *nsys_doctor.checks(),
-        _tool(str(ncu_output.find() or "ncu"), "Nsight Compute, for single kernels", _NCU_FIX),
+        _tool(str(ncu_tool.find() or "ncu"), "Nsight Compute, for single kernels", _NCU_FIX),
         slurm_doctor.check(),
         _writable(runs_dir),
         _disk(runs_dir),
