@@ -14,6 +14,7 @@ import msgspec
 import yaml
 
 from rankscope.conf.checks import check
+from rankscope.conf.contract import PassName
 from rankscope.conf.files import write_text
 from rankscope.conf.messages import ConfigError, describe
 from rankscope.conf.sections import (
@@ -31,9 +32,6 @@ from rankscope.conf.sections import (
     ScriptArgument,
     Section,
 )
-
-PassName = Literal["plain", "torch", "light", "nsys"]
-TORCH_PASSES = ("torch", "light")  # those of torch.profiler; the light one records only device activities
 
 
 class RunConfig(Section, frozen=True, kw_only=True):

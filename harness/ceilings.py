@@ -18,12 +18,14 @@ import torch
 import torch.distributed as dist
 
 from rankscope.conf import load_config
+from rankscope.conf.contract import bus_factor
 from rankscope.conf.files import write_json
 from rankscope.conf.user_cache import SCHEMA
 from rankscope.harness.group.process_group import RankContext, die_with_parent, join, leave
 
 _GPU_SIZES = tuple(1 << shift for shift in range(10, 31, 2))  # 1 KiB to 1 GiB
 _CPU_SIZES = tuple(1 << shift for shift in range(10, 27, 2))  # to 64 MiB
+_COLLECTIVES = ("allreduce", "broadcast", "reducescatter", "allgather")
 _WARMUP, _CALLS = 5, 20
 _COPY_BYTES = {True: 256 << 20, False: 64 << 20}
 _MATMUL = {True: 8192, False: 1024}
@@ -86,10 +88,9 @@ def _mean(value: float, context: RankContext) -> float:
 def collectives(context: RankContext) -> dict[str, list[tuple[int, float, float]]]:
     """Return by kind rows of (bytes S, microseconds, bus bandwidth in GB/s), without kinds that the backend lacks."""
     ranks = context.world_size
-    factors = {"allreduce": 2 * (ranks - 1) / ranks, "broadcast": 1.0}
-    factors |= dict.fromkeys(("reducescatter", "allgather"), (ranks - 1) / ranks)
     found: dict[str, list[tuple[int, float, float]]] = {}
-    for kind, factor in factors.items():
+    for kind in _COLLECTIVES:
+        factor = bus_factor(kind, ranks)
         rows: list[tuple[int, float, float]] = []
         for size in _GPU_SIZES if context.cuda else _CPU_SIZES:
             try:

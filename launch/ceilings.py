@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope.conf import ConfigError, RunConfig, save_config
+from rankscope.conf.contract import OK
 from rankscope.conf.files import write_json
 from rankscope.conf.host import host_name
 from rankscope.conf.user_cache import cache_folder, path_for
@@ -51,7 +52,7 @@ def main(argv: Sequence[str]) -> int:
     flags = {argument for argument in argv if argument.startswith("-")}
     if flags & {"-h", "--help"}:
         print(_HELP)
-        return 0
+        return OK
     overrides = [argument for argument in argv if argument not in flags]
     hint = "set XDG_CACHE_HOME to a folder you may write"
     return run_command("rankscope ceilings", lambda: _run(flags, overrides), hint)
@@ -68,7 +69,7 @@ def _run(flags: set[str], overrides: Sequence[str]) -> int:
         if "--again" in flags or not path.exists():
             _measure(config, path, stop)
         _print(path, as_json="--json" in flags)
-        return 0
+        return OK
 
 
 def _config(overrides: Sequence[str], facts: TorchFacts) -> RunConfig:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 import click
 
 from rankscope.conf import ConfigError, RunDirError
-from rankscope.launch.run.record import REFUSED, say
+from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS, signal_status
+from rankscope.launch.run.record import say
 from rankscope.launch.system.processes import Interrupted
 
 
@@ -24,8 +25,8 @@ def run_command(name: str, work: Callable[[], int], hint: str) -> int:
         place = f"{error.filename}: " if error.filename else ""
         say(f"{name}: {place}{error.strerror or error}; {hint}")
     except click.exceptions.Abort:
-        return 130
+        return INTERRUPTED
     except Interrupted as interrupted:
         say(f"{name}: interrupted by {interrupted}")
-        return 128 + interrupted.signum
-    return REFUSED
+        return signal_status(interrupted.signum)
+    return NO_NUMBERS

@@ -8,16 +8,15 @@ import msgspec
 import yaml
 
 from rankscope.conf import ConfigError
-from rankscope.conf.schema import TORCH_PASSES
+from rankscope.conf.contract import OK
 from rankscope.launch import sweep
 from rankscope.launch.cli import run_command
 from rankscope.launch.configure.compose import compose, submission
-from rankscope.launch.configure.preflight import refuse, refuse_submission
+from rankscope.launch.configure.preflight import refuse_submission
 from rankscope.launch.configure.usage import usage
-from rankscope.launch.run.record import PARTIAL, REFUSED, Recorded, analyse, record, say
+from rankscope.launch.point import HINT, report, run_here
 from rankscope.launch.submitted import run_one
 from rankscope.launch.system.processes import Stop
-from rankscope.launch.system.torch_facts import torch_facts
 
 _SWEEP_FLAGS = {"-m", "--multirun", "--resume"}
 
@@ -27,8 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = with_script_args(list(sys.argv[1:] if argv is None else argv))
     if {"-h", "--help"} & set(arguments):
         print(usage())
-        return 0
-    return run_command("rankscope", lambda: _run(arguments), hint="give another runs_dir or make room")
+        return OK
+    return run_command("rankscope", lambda: _run(arguments), hint=HINT)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -38,15 +37,12 @@ def _run(arguments: Sequence[str]) -> int:
     config = compose(overrides)
     if "--cfg" in arguments:
         print(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False), end="")
-        return 0
+        return OK
     with Stop() as stop:
         if launcher is not None:
             refuse_submission(config)
-            return _report(run_one(launcher, config, overrides, stop), stop)
-        facts = torch_facts()
-        stop.check()
-        refuse(config, facts)
-        return _report(record(config, overrides, facts, stop), stop)
+            return report(run_one(launcher, config, overrides, stop), stop)
+        return run_here(config, overrides, stop)
 
 
 def with_script_args(arguments: list[str]) -> list[str]:
@@ -68,24 +64,6 @@ def _sweep(arguments: Sequence[str]) -> int:
     path, rest = sweep.parse(arguments)
     with Stop() as stop:
         return sweep.run_sweep(_overrides(rest), stop) if path is None else sweep.resume(path, stop)
-
-
-def _report(recorded: Recorded, stop: Stop) -> int:
-    """Say what failed, analyse what there is, and return the exit status; of several nodes the first analyses."""
-    run_dir, failure, node = recorded.run_dir, recorded.failure, recorded.node
-    if failure is not None:
-        say(failure.text())
-    if not node.leads:
-        say(f"rankscope: node {node.number} of {node.count} is done; the first node analyses {run_dir.path}")
-        return 0 if failure is None else REFUSED
-    if failure is not None:
-        ranks = [rank for name in TORCH_PASSES for rank in run_dir.for_pass(name).ranks()]
-        traces = [rank for rank in ranks if rank.trace.exists() and rank.info.exists()]
-        traces = traces or [rank for rank in run_dir.for_pass("nsys").ranks() if rank.nsys_export.exists()]
-        status = analyse(run_dir, stop, partial=True) if traces else REFUSED
-        say(f"rankscope: status failed; what was recorded is kept in {run_dir.path}")
-        return PARTIAL if traces and status in (0, PARTIAL) else REFUSED
-    return analyse(run_dir, stop)
 
 
 def _overrides(arguments: Sequence[str]) -> list[str]:

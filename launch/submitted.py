@@ -19,6 +19,7 @@ from rankscope.conf.sections import SlurmConfig
 from rankscope.launch.run.failure import Failure, Kind
 from rankscope.launch.run.nodes import Node
 from rankscope.launch.run.record import Recorded, finish, say
+from rankscope.launch.slurm_job import job
 from rankscope.launch.system import slurm
 from rankscope.launch.system.processes import Interrupted, Stop
 
@@ -56,19 +57,19 @@ def run_one(launcher: SlurmConfig, config: RunConfig, overrides: Sequence[str], 
     run_dir = prepare(config, overrides, exact)
     command = [*overrides, at(run_dir)]
     try:
-        (job,) = slurm.submit(launcher, run_dir.slurm, config.name, shape_of(config), [command], after=None)
+        (number,) = slurm.submit(launcher, run_dir.slurm, config.name, shape_of(config), job, [command], after=None)
     except ConfigError as error:
         _close(run_dir, Failure(kind="slurm", message=str(error)))
         raise
-    say(f"rankscope: SLURM job {job}: {run_dir.path}")
+    say(f"rankscope: SLURM job {number}: {run_dir.path}")
     failure = None
     try:
-        for number, state in slurm.watch([job], stop):
+        for _, state in slurm.watch([number], stop):
             say(progress(number, state))
             if state.over:
                 failure = settle(run_dir, number, state, run_dir.slurm)
     except Interrupted as interrupted:
-        withdraw({job: run_dir}, interrupted)
+        withdraw({number: run_dir}, interrupted)
         raise
     return Recorded(run_dir=run_dir, failure=failure, node=Node(run_dir, config, 0, "", ""))
 

@@ -14,14 +14,15 @@ from pathlib import Path
 import msgspec
 
 from rankscope.conf import ConfigError, RunConfig, RunDir
+from rankscope.conf.contract import OK, PARTIAL
 from rankscope.conf.sections import SlurmConfig
 from rankscope.conf.sweep_dir import PointRecord, SweepDir, SweepRecord
-from rankscope.launch import submitted
+from rankscope.launch import slurm_job, submitted
 from rankscope.launch.configure.compose import compose, submission
 from rankscope.launch.configure.preflight import refuse, refuse_submission
 from rankscope.launch.configure.sweep_points import plan
 from rankscope.launch.run.failure import Failure
-from rankscope.launch.run.record import PARTIAL, analyse, record, say, status_of
+from rankscope.launch.run.record import analyse, record, say, status_of
 from rankscope.launch.system import slurm
 from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
 from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
@@ -90,7 +91,7 @@ def _run(sweep: SweepDir, done: SweepRecord, way: "_Here | _Jobs", stop: Stop) -
         done.end = datetime.now(UTC).isoformat()
         sweep.write(done)
     _report(sweep, stop)
-    return 0 if done.status == "completed" else PARTIAL
+    return OK if done.status == "completed" else PARTIAL
 
 
 class _Here:
@@ -160,7 +161,7 @@ class _Jobs:
         for shape, members in groups.items():
             name = f"rankscope-{sweep.path.name}"
             commands = [command for _, command in members]
-            jobs = slurm.submit(self._launcher, sweep.slurm, name, shape, commands, after)
+            jobs = slurm.submit(self._launcher, sweep.slurm, name, shape, slurm_job.job, commands, after)
             for (point, _), job in zip(members, jobs, strict=True):
                 point.job, point.status = job, "submitted"
                 say(f"point {point.id}: job {job}: {' '.join(point.overrides)}")

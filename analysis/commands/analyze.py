@@ -27,12 +27,11 @@ from rankscope.analysis.show.summary import Json, error_summary, summarise
 from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.terminal import show
 from rankscope.conf import RunDir
+from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
 from rankscope.conf.files import replacing, write_json, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-OK, NO_NUMBERS, PARTIAL = 0, 2, 3
 
 
 def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | None:

@@ -11,9 +11,7 @@ import click
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read import remote
 from rankscope.conf import RunDirError
-
-NO_NUMBERS = 2
-
+from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS, OK
 
 if TYPE_CHECKING:
     _PathType = click.ParamType[Path]
@@ -48,12 +46,12 @@ def run_command(command: click.Command, argv: list[str]) -> int:
     except click.ClickException as error:
         click.echo(f"{command.name}: {error.format_message()}", err=True)
     except click.exceptions.Abort:
-        return 130
+        return INTERRUPTED
     except (AnalysisError, RunDirError) as error:
         click.echo(f"rankscope: {error}", err=True)
     except BrokenPipeError:  # the reader of our output left: `rankscope ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
+        return OK
     except OSError as error:
         click.echo(f"rankscope: {error.filename}: {error.strerror}; give another path, or --out", err=True)
     return NO_NUMBERS

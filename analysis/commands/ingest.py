@@ -17,8 +17,7 @@ from rankscope.analysis.options import Options
 from rankscope.analysis.rank import workers
 from rankscope.analysis.read import sources
 from rankscope.analysis.read.nsys import reports
-
-OK, NO_NUMBERS, PARTIAL = 0, 2, 3
+from rankscope.conf.contract import OK, PARTIAL
 
 
 def _part(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int]:

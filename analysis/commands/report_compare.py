@@ -17,10 +17,9 @@ from rankscope.analysis.sweep import compare
 from rankscope.analysis.sweep.points import Point, run_point, sweep_points, tell_jobs_apart
 from rankscope.analysis.sweep.report import Json, summarise_sweep, write_report
 from rankscope.conf import RunDir
+from rankscope.conf.contract import GATE, OK, PARTIAL
 from rankscope.conf.files import write_json
 from rankscope.conf.sweep_dir import SweepDir
-
-OK, NO_NUMBERS, PARTIAL, GATE = 0, 2, 3, 4
 
 
 @click.command("rankscope report")

@@ -32,9 +32,15 @@ from rankscope.analysis.sweep.points import Point, run_point, sweep_points
 from rankscope.analysis.sweep.report import drawings
 from rankscope.analysis.tables.calls_and_steps import steps
 from rankscope.conf import RunDir
+from rankscope.conf.contract import OK, StepColumn
 from rankscope.conf.sweep_dir import SweepDir
 
-_PLAIN = {"device_ns": "step_ms", "host_ns": "host_step_ms", "data_wait_ns": "data_wait_ms", "loss": "loss"}
+_PLAIN: dict[StepColumn, str] = {
+    "device_ns": "step_ms",
+    "host_ns": "host_step_ms",
+    "data_wait_ns": "data_wait_ms",
+    "loss": "loss",
+}
 _SWEEP = "sweep"  # the folder of what belongs to all points
 
 
@@ -63,7 +69,7 @@ def tensorboard(path: Path, out: Path | None, quiet: bool) -> int:
             _sweep(points, folder / _SWEEP)
     if not quiet:
         click.echo(f"tensorboard --logdir {folder}")
-    return 0
+    return OK
 
 
 def write_point(point: Point, folder: Path) -> int:

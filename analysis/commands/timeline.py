@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from rankscope.analysis.commands.analyze import OK, PARTIAL, ranks_option
+from rankscope.analysis.commands.analyze import ranks_option
 from rankscope.analysis.commands.common import Location, run_command
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
@@ -21,6 +21,7 @@ from rankscope.analysis.show.timeline.build import Timeline, build
 from rankscope.analysis.show.timeline.original_events import Originals
 from rankscope.analysis.show.timeline.sentences import step_sentence
 from rankscope.conf import RunDir
+from rankscope.conf.contract import OK, PARTIAL
 from rankscope.conf.files import replacing, write_text
 
 _KINDS = ("picture", "page", "perfetto")

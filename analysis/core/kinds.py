@@ -6,6 +6,8 @@ When metadata names the collective it decides; a kernel's name is only a hint.
 
 import re
 
+from rankscope.conf.contract import bus_factor as bus_factor  # summary.py and rules_comm.py import it from here
+
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 COMPUTE, COMMUNICATION, COPY = 0, 1, 2
 
@@ -97,15 +99,3 @@ def payload_bytes(kind: str, dtype: str | None, inputs: int | None, outputs: int
     size = dtype_bytes(dtype)
     elements = outputs if kind == "allgather" else inputs
     return None if size is None or elements is None or elements < 0 else elements * size
-
-
-def bus_factor(kind: str, ranks: int) -> float:
-    """Return busbw / algbw as nccl-tests defines it (its doc/PERFORMANCE.md), for a group of `ranks`.
-
-    S is one rank's bytes for all-reduce, total output for all-gather, total input for reduce-scatter and all-to-all.
-    """
-    if kind == "allreduce":
-        return 2 * (ranks - 1) / ranks
-    if kind in ("reducescatter", "allgather", "alltoall"):
-        return (ranks - 1) / ranks
-    return 1.0

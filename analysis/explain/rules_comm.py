@@ -4,12 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import bus_factor
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.finding import ms
 from rankscope.analysis.explain.rule import Advice, Claim, Rule
+from rankscope.conf.contract import bus_factor
 
 _MB = 1e6
 _USUAL_BUCKET = 25.0  # MiB, DDP's own default

@@ -7,8 +7,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from rankscope.conf import PassDir, RunDir
+from rankscope.conf.contract import PASSES, StepColumn
 
-_COLUMNS = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")
+_COLUMNS: tuple[StepColumn, ...] = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes")
 
 
 def memory_of(run_dir: RunDir) -> list[dict[str, Any]]:
@@ -16,7 +17,7 @@ def memory_of(run_dir: RunDir) -> list[dict[str, Any]]:
 
     They are the allocator's, of the plain pass, else of the first that was recorded; none on a CPU.
     """
-    for name in ("plain", "torch", "light", "nsys"):
+    for name in PASSES:
         rows = _rows(run_dir.for_pass(name))
         if rows:
             return rows

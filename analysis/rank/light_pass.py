@@ -5,7 +5,6 @@ with the steps, the waits for batches, and the sizes of DDP's buckets, so that e
 """
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,6 +14,7 @@ from rankscope.analysis.core import kinds as names
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.steps import STEP, host_steps
 from rankscope.analysis.read.rank_trace import CODED, HOST_COLUMNS, RankTrace
+from rankscope.conf.contract import DATA_WAIT, StepRow
 from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import RankDir
 
@@ -25,7 +25,8 @@ def completed(trace: RankTrace, path: Path) -> RankTrace:
     bare = trace.source == "kineto" and not len(host_steps(trace.host)) and len(trace.launches) > 0
     if not bare or not rank_dir.steps.exists():
         return trace
-    rows = [row for row in pq.read_table(rank_dir.steps).to_pylist() if row["phase"] == "active" and row["host_ns"]]
+    every: list[StepRow] = pq.read_table(rank_dir.steps).to_pylist()
+    rows = [row for row in every if row["phase"] == "active" and row["host_ns"]]
     if not rows:
         return trace
     return msgspec.structs.replace(
@@ -39,7 +40,7 @@ def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
     if not rank_dir.steps.exists():
         return trace
     try:
-        rows = pq.read_table(rank_dir.steps, columns=["step", "host_ns"]).to_pylist()
+        rows: list[StepRow] = pq.read_table(rank_dir.steps, columns=["step", "host_ns"]).to_pylist()
     except (OSError, ValueError):
         return trace
     ended = {row["step"] for row in rows if row["host_ns"] is not None}
@@ -51,10 +52,10 @@ def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
     return msgspec.structs.replace(trace, host=trace.host.take(~rows_open))
 
 
-def _host(trace: RankTrace, rows: list[dict[str, Any]]) -> Table:
+def _host(trace: RankTrace, rows: list[StepRow]) -> Table:
     """Return the steps and their data waits as annotations on the thread that launched first."""
     spans = [(f"ProfilerStep#{row['step']}", row["start_ns"], row["host_ns"]) for row in rows]
-    spans += [("data_wait", row["start_ns"], row["data_wait_ns"]) for row in rows if row["data_wait_ns"]]
+    spans += [(DATA_WAIT, row["start_ns"], row["data_wait_ns"]) for row in rows if row["data_wait_ns"]]
     first = rows[0]["start_ns"]
     inside = np.flatnonzero(trace.launches["start"] >= first)
     thread = trace.launches["thread"][inside[np.argmin(trace.launches["start"][inside])] if len(inside) else 0]
@@ -80,7 +81,7 @@ def _buckets(rank_dir: RankDir) -> list[int]:
     return [int(size) for size in sizes] if isinstance(sizes, list) else []
 
 
-def _sized(device: Table, buckets: list[int], rows: list[dict[str, Any]]) -> Table:
+def _sized(device: Table, buckets: list[int], rows: list[StepRow]) -> Table:
     """Give the all-reduces of a step the sizes of DDP's buckets, where they are as many; else they stay unknown."""
     if not buckets:
         return device

@@ -15,10 +15,11 @@ from rankscope.analysis.rank.classify import classify, with_cpu_metadata
 from rankscope.analysis.rank.rank_data import COMM_COLUMNS, NO_STEP, RankData
 from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, step_at, step_of_device_work
 from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of, launch_of
+from rankscope.conf.contract import DATA_WAIT
 
 MAX_DURATION = 7 * 86400 * 10**9  # ns
 CLOCK_NOISE = 1_000_000  # ns that a kernel may seem to start before its own launch
-_DATA_WAIT = re.compile(r"data_wait$|enumerate\((?:DataLoader|DataPipe)\)#")
+_DATA_WAIT = re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#")
 _HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):", re.IGNORECASE)
 _NOT_COMPUTE = re.compile(
     r"c10d::|record_param_comms|ProfilerStep#|(?:gloo|nccl|mpi|ucc|xccl):|enumerate\(DataLoader\)"

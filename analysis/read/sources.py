@@ -18,6 +18,7 @@ from rankscope.analysis.core.notices import AnalysisError, Notice
 from rankscope.analysis.read.pass_steps import read_pass
 from rankscope.analysis.read.rank_trace import Probe, rank_number
 from rankscope.conf import RunDir, RunDirError
+from rankscope.conf.contract import PASSES
 from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import PassDir, RankDir
 
@@ -97,7 +98,7 @@ def _shorter(run_dir: RunDir) -> bool:
 def recording_notices(run_dir: RunDir) -> list[Notice]:
     """Return what ranks had to say about their recording, each once, with the pass and the first rank that said it."""
     said: dict[str, Notice] = {}
-    for pass_dir in (found for kind in ("plain", "torch", "light", "nsys") for found in run_dir.repeats(kind)):
+    for pass_dir in (found for kind in PASSES for found in run_dir.repeats(kind)):
         for rank_dir in pass_dir.ranks():
             notes = _rank_info(rank_dir, []).get("notes")
             for text in notes if isinstance(notes, list) else []:

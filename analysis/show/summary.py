@@ -10,7 +10,6 @@ import numpy as np
 
 from rankscope.analysis.align.match import group_members, group_name
 from rankscope.analysis.core import group_by
-from rankscope.analysis.core.kinds import bus_factor
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.core.units import known_of, mean_of, median_of, ms, us
@@ -29,6 +28,7 @@ from rankscope.analysis.show.summary_schema import (
     StragglerSummary,
     Summary,
 )
+from rankscope.conf.contract import bus_factor
 
 _REPORT = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
 

@@ -6,9 +6,9 @@ which nothing can hide, small.
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import bus_factor
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.measure.recording import Recording
+from rankscope.conf.contract import bus_factor
 
 
 def buckets(recording: Recording) -> Table:

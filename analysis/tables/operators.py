@@ -18,8 +18,8 @@ from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.steps import step_at
 from rankscope.analysis.read.rank_trace import end_of
 from rankscope.analysis.read.run_settings import rank_infos
+from rankscope.conf.contract import MODULE_PREFIX
 
-MODULE = "module: "  # prefix of the ranges that `profile.modules` opens; "backward of " follows it in the backward pass
 RANKS = 8  # tables by name hold so many ranks at most, the late one among them: the ranks of a job do the same
 _ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
 _NO_STEP = "ProfilerStep#"
@@ -37,7 +37,7 @@ def modules(recording: Recording) -> Table:
     table = _by_name(recording, modules=True)
     infos = [] if recording.run_dir is None else rank_infos(recording.run_dir, ("torch",))
     kept: dict[tuple[Any, str | None], int] = {
-        (info.get("rank"), MODULE + name): size for info in infos for name, size in _memory(info).items()
+        (info.get("rank"), MODULE_PREFIX + name): size for info in infos for name, size in _memory(info).items()
     }
     keys = zip(table["rank"].tolist(), table.texts("name"), strict=True)
     return table.with_columns(memory_bytes=np.array([kept.get(key, UNKNOWN) for key in keys], np.int64))
@@ -136,7 +136,7 @@ def _of_rank(recording: Recording, data: RankData, *, modules: bool) -> Table:
     np.add.at(nested, holder[of_kind], took[of_kind])
     own, all_below = _device_time(data, host, parent, recording.steps_analysed)
     names = host.words["name"]
-    wanted = [word.startswith(MODULE) if modules else not word.startswith(_NO_STEP) for word in names]
+    wanted = [word.startswith(MODULE_PREFIX) if modules else not word.startswith(_NO_STEP) for word in names]
     chosen = np.array([*wanted, False])[host["name"]] & (
         (host["annotation"] == 1) if modules else host["annotation"] == 0
     )

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rankscope.conf.contract import signal_status
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _watching: set[int] = set()  # write ends of the pipes in use
 
@@ -31,7 +33,7 @@ def saving(save: Callable[[str], None]) -> Iterator[None]:
                 try:
                     save(signal.Signals(number).name)
                 finally:
-                    os._exit(128 + number)
+                    os._exit(signal_status(number))
 
     handlers = {number: signal.signal(number, _ignore) for number in SIGNALS}
     descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -1,22 +1,19 @@
 """Who this rank is and how it meets the others: torchrun's environment in, `RankContext` and process groups out."""
 
-import ctypes
 import os
 import signal
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from rankscope.conf.host import host_name
+from rankscope.conf.host import boot_id, host_name
 from rankscope.conf.messages import ConfigError
+from rankscope.conf.parent_death import signal_at_parent_death
 from rankscope.conf.schema import RunConfig
 from rankscope.harness.group.control import Control, ControlError, connect
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +49,7 @@ class RankContext:
 def die_with_parent() -> None:
     """Have the kernel kill this process when its parent dies, so that no rank or loader worker is left behind."""
     parent = os.getppid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal_at_parent_death(signal.SIGKILL)
     if os.getppid() != parent:  # it died before the kernel knew
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -93,7 +90,7 @@ def context_of(device: torch.device, backend: str | None, control: Control | Non
         device=device,
         backend=backend,
         host=host_name(),
-        boot_id=_boot_id(),
+        boot_id=boot_id(),
         control=control,
     )
 
@@ -146,10 +143,3 @@ def _device(config: RunConfig, local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank)
     torch.cuda.set_device(device)  # before anything else touches CUDA: no context of this rank on GPU 0
     return device
-
-
-def _boot_id() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from rankscope.conf.contract import RANGES, RangeName
+
 if TYPE_CHECKING:
     from rankscope.harness.observe.observer import Observer
 
 T = TypeVar("T")
-_NAMES = ("data_wait", "h2d", "forward", "backward", "optimizer")
 
 
 class Marker(Protocol):
@@ -46,7 +47,7 @@ class Instrument:
 
     def __init__(self, observer: "Observer | None") -> None:
         self._observer = observer
-        made = {name: NOTHING if observer is None else ObservedRange(name, observer) for name in _NAMES}
+        made = {name: NOTHING if observer is None else ObservedRange(name, observer) for name in RANGES}
         self.data_wait = made["data_wait"]
         self.h2d = made["h2d"]
         self.forward = made["forward"]
@@ -69,7 +70,7 @@ class Instrument:
 class ObservedRange(Nothing):
     """A range of a step; the first one, too, begins the observation."""
 
-    def __init__(self, name: str, observer: "Observer") -> None:
+    def __init__(self, name: RangeName, observer: "Observer") -> None:
         self._name = name
         self._observer = observer
         self._range: Any = None

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loaders
 
+from rankscope.conf.contract import RangeName
 from rankscope.harness.record.ranges import Ranges
 
 Source = Literal["recorder", "profiler", "optimizer", "loader"]
@@ -46,8 +47,8 @@ class Marks:
         self._target = target
         self._thread = threading.get_ident()
         self._undo: list[Callable[[], None]] = []
-        self._open: str | None = None  # the range that was opened here
-        self._depth: Counter[str] = Counter()  # calls inside one another
+        self._open: RangeName | None = None  # the range that was opened here
+        self._depth: Counter[RangeName] = Counter()  # calls inside one another
         self._marked_in_backward = False
         self._ended = False  # the loader has just had no more
         self._main: weakref.ref[Optimizer] | None = None  # whose steps count
@@ -75,7 +76,7 @@ class Marks:
         while self._undo:
             self._undo.pop()()
 
-    def give_way(self, name: str) -> None:
+    def give_way(self, name: RangeName) -> None:
         """End the `forward` that was guessed: the script opens `name` itself. Its own `forward` ends the guessing."""
         self.guesses = self.guesses and name != "forward"
         if self._open == "forward":
@@ -110,7 +111,7 @@ class Marks:
             torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
         )
 
-    def _enter(self, name: str) -> None:
+    def _enter(self, name: RangeName) -> None:
         if not self._here:
             return
         self._depth[name] += 1
@@ -118,7 +119,7 @@ class Marks:
         if self._depth[name] == 1 and (self._open in (None, "forward") or inside_closure):
             self._switch(name)
 
-    def _exit(self, name: str) -> bool:
+    def _exit(self, name: RangeName) -> bool:
         """Close a range; returns whether this was the outermost call."""
         if not self._here:
             return False
@@ -129,7 +130,7 @@ class Marks:
             self.close()
         return True
 
-    def _switch(self, name: str) -> None:
+    def _switch(self, name: RangeName) -> None:
         """End what is open and open `name`, unless the script has a range of its own open."""
         self.close()
         ranges = self._target.ranges

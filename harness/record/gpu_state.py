@@ -9,20 +9,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rankscope.conf.contract import GPU_COLUMNS, GpuColumn
 from rankscope.harness.group.process_group import RankContext
 
 INTERVAL_S = 0.2
-COLUMNS = (
-    "gpu_clock_mhz", "gpu_power_w", "gpu_temperature_c", "gpu_utilization", "gpu_throttle_reasons", "pcie_tx_MBs",
-    "pcie_rx_MBs", "nvlink_tx_MBs", "nvlink_rx_MBs",
-)  # fmt: skip
-_NVLINK = {
+_NVLINK: dict[GpuColumn, str] = {
     "nvlink_tx_MBs": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX",
     "nvlink_rx_MBs": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX",
 }
 _ALL_LINKS = 0xFFFFFFFF  # scope of a field value: all links of the device
 
-Sample = dict[str, float]
+Sample = dict[GpuColumn, float]
 
 
 class GpuState:
@@ -49,7 +46,7 @@ class GpuState:
         if self._thread is not None:
             self._thread.join(timeout=2 * INTERVAL_S)
 
-    def during(self, begin_ns: int, end_ns: int) -> dict[str, float | int | None]:
+    def during(self, begin_ns: int, end_ns: int) -> dict[GpuColumn, float | int | None]:
         """Return the means over the samples of a time (wall clock); of a time without any, the last one before its end.
 
         Reasons to throttle are bits of NVML: all that were seen.
@@ -57,8 +54,8 @@ class GpuState:
         samples = list(self._samples)
         inside = [sample for at, sample in samples if begin_ns <= at < end_ns]
         inside = inside or [sample for at, sample in samples if at < end_ns][-1:]
-        row: dict[str, float | int | None] = dict.fromkeys(COLUMNS)
-        for name in COLUMNS:
+        row: dict[GpuColumn, float | int | None] = dict.fromkeys(GPU_COLUMNS)
+        for name in GPU_COLUMNS:
             values = [sample[name] for sample in inside if name in sample]
             if values and name == "gpu_throttle_reasons":
                 bits = 0
@@ -72,7 +69,7 @@ class GpuState:
     def sample(self) -> Sample:
         """Ask for everything once; what is not answered is left out."""
         nvml, device = self._nvml, self._device
-        asked: dict[str, Callable[[], float]] = {
+        asked: dict[GpuColumn, Callable[[], float]] = {
             "gpu_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
             "gpu_power_w": lambda: nvml.nvmlDeviceGetPowerUsage(device) / 1000,
             "gpu_temperature_c": lambda: nvml.nvmlDeviceGetTemperature(device, nvml.NVML_TEMPERATURE_GPU),
@@ -93,7 +90,7 @@ class GpuState:
     def _pcie(self, counter: int) -> float:
         return float(self._nvml.nvmlDeviceGetPcieThroughput(self._device, counter)) * 1024 / 1e6  # KiB/s
 
-    def _nvlink(self, name: str) -> float:
+    def _nvlink(self, name: GpuColumn) -> float:
         """Return the rate since the last sample: the counter holds KiB over all links."""
         field = getattr(self._nvml, _NVLINK[name])
         (value,) = self._nvml.nvmlDeviceGetFieldValues(self._device, [(field, _ALL_LINKS)])

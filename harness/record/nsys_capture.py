@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
+from rankscope.conf.contract import CAPTURE, STEP_RANGE
 from rankscope.conf.sections import ProfileConfig
 from rankscope.harness.group.process_group import RankContext
-from rankscope.harness.record.nvtx import CAPTURE, Emitter, PackageEmitter, TorchEmitter
+from rankscope.harness.record.nvtx import Emitter, PackageEmitter, TorchEmitter
 
 _RUNTIME: Any = torch.cuda._cudart  # type: ignore[attr-defined]  # None in a CPU build of torch
 _START: Any = getattr(_RUNTIME, "cudaProfilerStart", None)
@@ -41,7 +42,6 @@ class Capture:
         self._first = config.wait + config.warmup
         self._last = self._first + config.active - 1
         self._step = 0
-        self._profiled = profiled
         self._package = PackageEmitter() if profiled and not context.cuda else None
         self.emitter: Emitter | None = TorchEmitter() if context.cuda else self._package
         self._opened: Any = None
@@ -65,7 +65,7 @@ class Capture:
     def begin(self, step: int) -> None:
         """Open the range of a step of the window: `step_N`. A step may end inside a range of the job's own."""
         if self.emitter is not None and self._first <= step <= self._last:
-            self._opened_step = self.emitter.start(f"step_{step}")
+            self._opened_step = self.emitter.start(f"{STEP_RANGE}{step}")
 
     def end(self, step: int) -> None:
         """Close the range of a step of the window."""

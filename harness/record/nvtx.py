@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-CAPTURE = "rankscope"  # the range that Nsight Systems records on a CPU; launch/shield.py names it too
+from rankscope.conf.contract import DOCTOR_RANGE
 
 
 def under_nsys() -> bool:
@@ -69,13 +69,10 @@ class PackageEmitter:
         self._nvtx.end_range(opened)
 
 
-PROOF = "rankscope_doctor"
-
-
 def main() -> None:
     """Open one range as a rank would; `rankscope doctor` looks whether it arrived in a report."""
     emitter: Emitter = TorchEmitter() if torch.cuda.is_available() else PackageEmitter()
-    emitter.push(PROOF)
+    emitter.push(DOCTOR_RANGE)
     time.sleep(0.2)  # a program this short can end before nsys has hold of it
     emitter.pop()
 

@@ -11,12 +11,10 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
 
+from rankscope.conf.contract import Stage
 from rankscope.conf.files import write_text
 from rankscope.conf.run_dir import RankDir
-
-Stage = Literal["setup", "turn", "warmup", "measure", "export", "done"]
 
 INTERVAL_NS = 500_000_000
 _LENGTH = 160  # of the text, padded: each writing covers the one before

@@ -9,10 +9,9 @@ from typing import Any
 
 from torch.profiler import record_function
 
+from rankscope.conf.contract import RANGES, RangeName
 from rankscope.harness.record.nvtx import Emitter
-from rankscope.harness.record.step_timer import DEVICE_RANGES, StepTimer
-
-NAMES = ("data_wait", *DEVICE_RANGES)
+from rankscope.harness.record.step_timer import StepTimer
 
 
 class Range:
@@ -21,7 +20,7 @@ class Range:
     Inside another range of the same `Ranges` it is seen by the profilers, but its time stays that of the outer one.
     """
 
-    def __init__(self, name: str, ranges: "Ranges", *, annotate: bool, nvtx: Emitter | None, loose: bool) -> None:
+    def __init__(self, name: RangeName, ranges: "Ranges", *, annotate: bool, nvtx: Emitter | None, loose: bool) -> None:
         self._name = name
         self._ranges = ranges
         self.annotated = annotate
@@ -70,8 +69,8 @@ class Ranges:
 
     def __init__(self, timer: StepTimer, *, annotate: bool, nvtx: Emitter | None, loose: bool = False) -> None:
         self.timer = timer
-        self.current: str | None = None
-        self.by_name = {name: Range(name, self, annotate=annotate, nvtx=nvtx, loose=loose) for name in NAMES}
+        self.current: RangeName | None = None
+        self.by_name = {name: Range(name, self, annotate=annotate, nvtx=nvtx, loose=loose) for name in RANGES}
         self.data_wait = self.by_name["data_wait"]
         self.h2d = self.by_name["h2d"]
         self.forward = self.by_name["forward"]

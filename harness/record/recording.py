@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from rankscope.conf.contract import TORCH_PASSES, Phase
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import RankDir, RunDir
-from rankscope.conf.schema import TORCH_PASSES, RunConfig, load_config
+from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness.group import clock_probes
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.gpu_state import GpuState
@@ -27,7 +28,7 @@ from rankscope.harness.record.nsys_capture import Capture
 from rankscope.harness.record.nvtx import Emitter, TorchEmitter, under_nsys
 from rankscope.harness.record.progress import Progress
 from rankscope.harness.record.ranges import Ranges
-from rankscope.harness.record.schedule import Phase, phases
+from rankscope.harness.record.schedule import phases
 from rankscope.harness.record.step_timer import StepTimer, write_steps
 from rankscope.harness.record.steps import Steps
 from rankscope.harness.record.torch_profiler import StepProfiler, light

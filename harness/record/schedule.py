@@ -1,10 +1,7 @@
 """Which steps a pass runs and what each is for: config in, one phase for each step out."""
 
-from typing import Literal
-
-from rankscope.conf.schema import TORCH_PASSES, RunConfig
-
-Phase = Literal["warmup", "measured", "wait", "active"]
+from rankscope.conf.contract import TORCH_PASSES, Phase
+from rankscope.conf.schema import RunConfig
 
 
 def phases(config: RunConfig, pass_name: str) -> list[Phase]:

@@ -9,37 +9,17 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES, RANGE_COLUMNS, STEP_COLUMNS, Phase, RangeName, StepRow
 from rankscope.conf.files import replacing
-from rankscope.harness.record.gpu_state import COLUMNS as GPU_STATE
 
-DEVICE_RANGES = ("h2d", "forward", "backward", "optimizer")
-
-SCHEMA = pa.schema(
-    [
-        ("step", pa.int64()),
-        ("phase", pa.string()),
-        ("start_ns", pa.int64()),
-        ("host_ns", pa.int64()),
-        ("device_ns", pa.int64()),
-        ("data_wait_ns", pa.int64()),
-        ("data_cpu_ns", pa.int64()),
-        *((f"{name}_ns", pa.int64()) for name in DEVICE_RANGES),
-        ("launch_ns", pa.int64()),
-        ("first_of_epoch", pa.bool_()),
-        ("loss", pa.float64()),
-        ("memory_allocated_bytes", pa.int64()),
-        ("memory_reserved_bytes", pa.int64()),
-        ("memory_peak_bytes", pa.int64()),
-        *((name, pa.int64() if name == "gpu_throttle_reasons" else pa.float64()) for name in GPU_STATE),
-    ]
-)
+_TYPES = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
+SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in STEP_COLUMNS.items()])
 
 
 @dataclass(slots=True)
@@ -47,15 +27,15 @@ class _Step:
     """What is known of one step; the device's part is filled in when its events are complete."""
 
     step: int
-    phase: str
+    phase: Phase
     start_ns: int
     began_ns: int  # monotonic
     first: torch.cuda.Event | None
     last: torch.cuda.Event | None = None  # the first of the next step, or its own when the loop pauses
     owns_last: bool = False
-    ranges_ns: dict[str, int] = field(default_factory=dict)
+    ranges_ns: dict[RangeName, int] = field(default_factory=dict)
     data_cpu_ns: int = 0  # of this thread, while it waited for batches: a loader without workers computes there
-    spans: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    spans: list[tuple[RangeName, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
     host_ns: int | None = None
     device_ns: int | None = None
     first_of_epoch: bool = False
@@ -63,9 +43,9 @@ class _Step:
     loss: float | None = None
     memory: tuple[int, int, int] | tuple[None, None, None] = (None, None, None)
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> StepRow:
         """Return the row of steps.parquet."""
-        data_wait_ns = self.ranges_ns.get("data_wait", 0)
+        data_wait_ns = self.ranges_ns.get(DATA_WAIT, 0)
         allocated, reserved, peak = self.memory
         return {
             "step": self.step,
@@ -75,7 +55,7 @@ class _Step:
             "device_ns": self.device_ns,
             "data_wait_ns": data_wait_ns,
             "data_cpu_ns": self.data_cpu_ns,
-            **{f"{name}_ns": self.ranges_ns.get(name) for name in DEVICE_RANGES},
+            **{RANGE_COLUMNS[name]: self.ranges_ns.get(name) for name in DEVICE_RANGES},
             "launch_ns": None if self.host_ns is None else self.host_ns - data_wait_ns,
             "first_of_epoch": self.first_of_epoch,
             "loss": self.loss,
@@ -100,7 +80,7 @@ class StepTimer:
         self._range_ns = self._range_cpu_ns = 0
         self._range_event: torch.cuda.Event | None = None
 
-    def begin(self, step: int, phase: str) -> None:
+    def begin(self, step: int, phase: Phase) -> None:
         """Start a step; the one before, if still open, ends here."""
         event = self._record() if self._cuda else None
         now = time.perf_counter_ns()
@@ -108,14 +88,14 @@ class StepTimer:
             self._close(self._current, now, event, owns_last=False)
         self._current = _Step(step, phase, time.time_ns(), now, event)
 
-    def enter(self, name: str) -> None:
+    def enter(self, name: RangeName) -> None:
         """Open the range `name`; ranges do not nest."""
-        if self._cuda and name != "data_wait":
+        if self._cuda and name != DATA_WAIT:
             self._range_event = self._record()
         else:
             self._range_ns, self._range_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
 
-    def exit(self, name: str) -> None:
+    def exit(self, name: RangeName) -> None:
         """Close the range `name` and add its time to the step."""
         step = self._current
         if step is None:
@@ -125,7 +105,7 @@ class StepTimer:
             self._range_event = None
         else:
             step.ranges_ns[name] = step.ranges_ns.get(name, 0) + time.perf_counter_ns() - self._range_ns
-            if name == "data_wait":
+            if name == DATA_WAIT:
                 step.data_cpu_ns += time.thread_time_ns() - self._range_cpu_ns
 
     def mark_first_of_epoch(self) -> None:
@@ -171,7 +151,7 @@ class StepTimer:
         """Forget the open step: it did not become one."""
         self._current = None
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[StepRow]:
         """Return the rows so far; what the device has not finished, or an open step has not reached, is null."""
         self._drain()
         steps = [*self._done, *self._pending]
@@ -179,7 +159,7 @@ class StepTimer:
             steps.append(self._current)
         return [step.row() for step in steps]
 
-    def take(self) -> list[dict[str, Any]]:
+    def take(self) -> list[StepRow]:
         """Return the rows that are complete and forget them: a long run would fill the memory."""
         self._drain()
         with self._draining:
@@ -229,7 +209,7 @@ class StepTimer:
         return event
 
 
-def write_steps(rows: list[dict[str, Any]], path: Path) -> None:
+def write_steps(rows: list[StepRow], path: Path) -> None:
     """Write the rows of a `StepTimer` as Parquet, whole or not at all."""
     with replacing(path) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, compression="zstd")

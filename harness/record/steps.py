@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from rankscope.conf.contract import COUNTED, Phase
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.nsys_capture import Capture
 from rankscope.harness.record.progress import Progress
-from rankscope.harness.record.schedule import Phase
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.torch_profiler import StepProfiler
 
@@ -37,7 +37,7 @@ class Steps:
         if isinstance(self.profiler, Capture):
             self.profiler.end(step)
         self.timer.end()
-        self.progress.update("measure" if self.plan[step] in ("measured", "active") else "warmup", step + 1)
+        self.progress.update("measure" if self.plan[step] in COUNTED else "warmup", step + 1)
 
     def advance(self, step: int) -> None:
         """Go on to the profiler's next step; what opening or closing a window costs belongs to no step."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self, TextIO
 
+from rankscope.conf.contract import TURN
 from rankscope.conf.run_dir import PassDir
 from rankscope.harness.record.progress import Progress
 
@@ -41,7 +42,7 @@ class Turn:
         """
         if self._file is None:
             return
-        progress.enter("turn")
+        progress.enter(TURN)
         if self._leads:
             fcntl.flock(self._file, fcntl.LOCK_EX)
             self._measures.touch()

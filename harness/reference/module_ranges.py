@@ -13,9 +13,9 @@ from torch import nn
 from torch.profiler import record_function
 
 from rankscope.conf import ConfigError
+from rankscope.conf.contract import MODULE_PREFIX
 from rankscope.harness.record.nvtx import Emitter
 
-PREFIX = "module: "  # analysis/operators.py looks for it
 _SHOWN = 8
 
 
@@ -51,9 +51,9 @@ class ModuleRanges:
         if measure and self._cuda:
             self._before.setdefault(name, []).append(torch.cuda.memory_allocated())
         if self._nvtx is not None:
-            self._nvtx.push(PREFIX + name)
+            self._nvtx.push(MODULE_PREFIX + name)
         if self._annotate:
-            opened: Any = record_function(PREFIX + name)
+            opened: Any = record_function(MODULE_PREFIX + name)
             opened.__enter__()
             self._open.setdefault(name, []).append(opened)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
+from rankscope.conf.contract import COUNTED
 from rankscope.harness.group.process_group import of_script
 from rankscope.harness.observe.marks import Source
 from rankscope.harness.observe.observer import Observer
@@ -129,7 +130,7 @@ class ScriptJob(Observer):
                 "process; call Recorder().step() once a step (docs/own-script.md)"
             )
         self.marks.close()
-        counted = [phase for phase in steps.plan[: self._step] if phase in ("measured", "active")]
+        counted = [phase for phase in steps.plan[: self._step] if phase in COUNTED]
         steps.timer.drop()
         steps.context.synchronize()
         steps.stop()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 
+from rankscope.conf.contract import RANGES
 from rankscope.conf.files import replacing
 from rankscope.conf.monitor_dir import MonitorRankDir
 
@@ -21,7 +22,7 @@ SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
         ("start_ns", pa.int64()),
-        *((f"{name}_ms", pa.float64()) for name in ("step", "data_wait", "h2d", "forward", "backward", "optimizer")),
+        *((f"{name}_ms", pa.float64()) for name in ("step", *RANGES)),
         ("host_ms", pa.float64()),
         ("samples", pa.int64()),
         ("memory_peak_bytes", pa.int64()),

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.conf.contract import RANGE_COLUMNS, StepRow
 from rankscope.conf.files import write_json
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.conf.run_dir import RunDirError
@@ -30,7 +31,7 @@ from rankscope.harness.watch.sinks import Lines, Prometheus, StepFiles, TensorBo
 from rankscope.harness.watch.trace_window import WARMUP, TraceWindow
 
 log = logging.getLogger("rankscope.monitor")
-_COLUMNS = ("data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns")  # after the step, as in PARTS
+_COLUMNS = tuple(RANGE_COLUMNS.values())  # after the step, as in PARTS
 _LEAD = 4  # blocks between a block and the step at which every rank has surely seen it
 _LAST_S = 10.0  # at the end, for what the others still have to say
 _CONTROL_S = 60.0  # after which a rank that has stopped watching is given up
@@ -165,7 +166,7 @@ class Watch(Observer):
 
     # --- what the device is past -------------------------------------------------------------------------------------
 
-    def _take(self, rows: list[dict[str, Any]]) -> None:
+    def _take(self, rows: list[StepRow]) -> None:
         assert self._exchange is not None
         lines = []
         for row in rows:
@@ -182,7 +183,7 @@ class Watch(Observer):
         if any(line["step"] % self._every == self._every - 1 for line in lines):
             self._summarise()
 
-    def _line(self, row: dict[str, Any], step_ns: int) -> dict[str, Any]:
+    def _line(self, row: StepRow, step_ns: int) -> dict[str, Any]:
         """Return what is written of a step."""
         line = {"step": row["step"], "start_ns": row["start_ns"], "step_ms": step_ns * 1e-6}
         line |= {f"{name[:-3]}_ms": None if row[name] is None else row[name] * 1e-6 for name in _COLUMNS}

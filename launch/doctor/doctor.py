@@ -21,10 +21,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.launch.doctor import nsys as nsys_doctor
 from rankscope.launch.doctor import slurm as slurm_doctor
 from rankscope.launch.doctor.check import Check
-from rankscope.launch.ncu import output as ncu_output
+from rankscope.launch.system import ncu_tool
 from rankscope.launch.system.torch_facts import TorchFacts, output_of, torch_facts
 
 _STYLES = {"works": "green", "missing": "yellow", "fails": "red"}
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps({"able": able, "checks": msgspec.to_builtins(checks)}, indent=1))
     else:
         _show(checks, able)
-    return 0 if able else 2
+    return OK if able else NO_NUMBERS
 
 
 def diagnose(runs_dir: Path) -> list[Check]:
@@ -71,7 +72,7 @@ def diagnose(runs_dir: Path) -> list[Check]:
         _nccl(facts),
         _driver(),
         *nsys_doctor.checks(),
-        _tool(str(ncu_output.find() or "ncu"), "Nsight Compute, for single kernels", _NCU_FIX),
+        _tool(str(ncu_tool.find() or "ncu"), "Nsight Compute, for single kernels", _NCU_FIX),
         slurm_doctor.check(),
         _writable(runs_dir),
         _disk(runs_dir),

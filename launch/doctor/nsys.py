@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 
 from rankscope.conf import nsys_tool
+from rankscope.conf.contract import DOCTOR_RANGE
 from rankscope.launch.doctor.check import Check
 
-_PROOF = "rankscope_doctor"  # the range that harness/nvtx_ranges.py opens when it is run
 _LIMIT_S = 120
 _ATTEMPTS = 3  # on a busy machine a short program can end before nsys has hold of it: one miss proves nothing
 _GET = "install NVIDIA Nsight Systems (docs/nsys.md says how)"
@@ -84,7 +84,7 @@ def _arrived(export: Path) -> bool:
     try:
         database = sqlite3.connect(export)
         try:
-            return bool(database.execute(query, (_PROOF,)).fetchone()[0])
+            return bool(database.execute(query, (DOCTOR_RANGE,)).fetchone()[0])
         finally:
             database.close()
     except sqlite3.Error:  # without a single range there is no such table

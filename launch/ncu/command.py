@@ -17,10 +17,12 @@ import click
 import msgspec
 
 from rankscope.conf import ConfigError, RunDir, load_config, save_config
+from rankscope.conf.contract import OK
 from rankscope.conf.files import replacing
 from rankscope.launch.cli import run_command
-from rankscope.launch.ncu.output import METRICS, base_name, find, kernel_of, lines_of, metrics_here, read_csv
+from rankscope.launch.ncu.output import METRICS, base_name, kernel_of, lines_of, metrics_here, read_csv
 from rankscope.launch.run.record import say
+from rankscope.launch.system import ncu_tool
 
 
 @click.command("rankscope ncu")
@@ -42,9 +44,9 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
     elif not go:
         print(shlex.join(command))
         say("prints only: --go runs it here, --csv FILE reads its output back")
-        return 0
+        return OK
     else:
-        if find() is None:
+        if ncu_tool.find() is None:
             raise ConfigError("ncu is not on PATH; install Nsight Compute, or run the printed command elsewhere")
         text = _run(command)
     rows = read_csv(text)
@@ -57,7 +59,7 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
         row["kernel"] = kernel_of(row["name"], kernels)
     _write(run_dir, rows)
     print("\n".join(lines_of(rows, kernels)))
-    return 0
+    return OK
 
 
 def main(argv: list[str]) -> int:
@@ -91,7 +93,7 @@ def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int, metrics: 
     """
     bases = sorted({base_name(name) for name in kernels})
     pattern = "regex:^(" + "|".join(map(re.escape, bases)) + ")$"
-    program = str(find() or "ncu")
+    program = str(ncu_tool.find() or "ncu")
     return [
         program,
         *("--csv", "--page", "raw", "--kernel-name-base", "function", "--kernel-name", pattern),
@@ -129,7 +131,7 @@ def prepare(run_dir: RunDir) -> None:
 
 def _listed() -> str | None:
     """Return what ncu says of the metrics of this machine's GPU; None where it says nothing."""
-    program = find()
+    program = ncu_tool.find()
     if program is None:
         return None
     done = subprocess.run([program, "--query-metrics"], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Nsight Compute: where it is, and what it prints: its CSV as rows, and whose kernel of a trace each row is.
+"""What Nsight Compute prints: its CSV as rows, and whose kernel of a trace each row is.
 
 CUPTI and ncu spell one kernel differently (namespaces, spaces, lambdas, `2ul` against `(unsigned long)2`), and ncu's
 filter knows function names alone, which many instances of one template share. So names are compared by their words.
@@ -6,11 +6,8 @@ filter knows function names alone, which many instances of one template share. S
 
 import csv
 import io
-import os
 import re
-import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 METRICS = {
@@ -31,7 +28,6 @@ _SHOWN = {
     "tensor_busy_percent": "tensor %",
 }
 _WIDTH = 80
-_HIDDEN = "opt/nvidia/nsight-compute/*/ncu"
 _NAME = re.compile(r"^(?:void\s+)?(?P<base>(?:\(anonymous namespace\)::|\w+::)*\w+)")
 _SCALE = {"nsecond": 1.0, "usecond": 1e3, "msecond": 1e6, "second": 1e9, "ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _NAMESPACE = re.compile(r"(?:\(anonymous namespace\)|<unnamed>|\b[A-Za-z_]\w*)::")
@@ -39,13 +35,6 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 _SPELLING = frozenset(
     "void const unsigned signed long int char bool true false ul l u lambda instance operator anonymous".split()
 )
-
-
-def find() -> Path | None:
-    """Return ncu: on PATH, else the newest that the toolkit installed."""
-    on_path = shutil.which("ncu")
-    found = sorted(path for path in Path("/").glob(_HIDDEN) if os.access(path, os.X_OK))
-    return Path(on_path) if on_path else (found[-1] if found else None)
 
 
 def metrics_here(listed: str | None) -> list[str]:

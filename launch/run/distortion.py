@@ -6,6 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankscope.conf import PassDir, RunDir
+from rankscope.conf.contract import Phase, StepColumn, StepRow
+
+_COLUMNS: list[StepColumn] = ["phase", "device_ns"]
 
 
 def distortion(run_dir: RunDir) -> float | None:
@@ -14,12 +17,12 @@ def distortion(run_dir: RunDir) -> float | None:
     return traced / plain if plain and traced else None
 
 
-def _step_ns(pass_dir: PassDir, phase: str) -> float | None:
+def _step_ns(pass_dir: PassDir, phase: Phase) -> float | None:
     """Return the median over ranks of a rank's median step (ns); None on a CPU, and where nothing can be read."""
     medians = []
     for rank in pass_dir.ranks():
         try:
-            rows = pq.read_table(rank.steps, columns=["phase", "device_ns"]).to_pylist()
+            rows: list[StepRow] = pq.read_table(rank.steps, columns=_COLUMNS).to_pylist()
         except (OSError, pa.ArrowInvalid):
             return None
         known = [row["device_ns"] for row in rows if row["phase"] == phase and row["device_ns"] is not None]

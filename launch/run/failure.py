@@ -16,8 +16,8 @@ from typing import Any, Literal
 import msgspec
 
 from rankscope.conf import PassDir, RankDir
+from rankscope.conf.contract import TORCH_PASSES, signal_status
 from rankscope.conf.files import text_of
-from rankscope.conf.schema import TORCH_PASSES
 from rankscope.launch.run.stuck import furthest_behind, main_stack
 from rankscope.launch.run.torchrun import Ended
 from rankscope.launch.system.rank_progress import RankProgress
@@ -39,7 +39,7 @@ _LOST_PARTNER = re.compile(
     r"|timed out|timeout|Connection refused|ProcessGroup|TCPStore|gloo|Rendezvous\w+Error",
     re.I,
 )
-_ENDED_BY_OTHERS = (-signal.SIGTERM, 128 + signal.SIGTERM)  # by torchrun
+_ENDED_BY_OTHERS = (-signal.SIGTERM, signal_status(signal.SIGTERM))  # by torchrun
 _RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
 _ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20

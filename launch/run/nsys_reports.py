@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankscope.conf import PassDir, RankDir, RunConfig, nsys_tool
+from rankscope.conf.contract import STEP_RANGE
 from rankscope.launch.run.failure import Failure, Kind, log_of, stream, usable
 from rankscope.launch.system.nsys_command import is_profiled
 
-_COUNT = """
+_COUNT = f"""
 SELECT COUNT(*) FROM NVTX_EVENTS WHERE end IS NOT NULL
-AND COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) GLOB 'step_[0-9]*'
+AND COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) GLOB '{STEP_RANGE}[0-9]*'
 """
 
 

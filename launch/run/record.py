@@ -19,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from rankscope.conf import RunConfig, RunDir, save_config
+from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL, signal_status
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import Status
 from rankscope.launch.run.distortion import distortion
@@ -32,8 +33,6 @@ from rankscope.launch.system.environment import environment, git_commit
 from rankscope.launch.system.nsys_command import program
 from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
 from rankscope.launch.system.torch_facts import TorchFacts
-
-REFUSED, PARTIAL = 2, 3
 
 _RESERVE_BYTES = 64 * 1024  # given back when the run ends, so that its status can be written to a full disk
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -196,9 +195,9 @@ def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool =
         raise
     finally:
         end(process, run_dir.path, _ANALYSIS_GRACE_S)
-    if status not in (0, REFUSED, PARTIAL):
+    if status not in (OK, NO_NUMBERS, PARTIAL):
         say(f"rankscope: the analysis ended with exit status {status}; again with: rankscope analyze {run_dir.path}")
-    return status if status >= 0 else 128 - status
+    return status if status >= 0 else signal_status(-status)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import msgspec
 import psutil
 
 from rankscope.conf import nsys_tool
-from rankscope.conf.host import host_name
+from rankscope.conf.host import boot_id, host_name
 from rankscope.launch.system.torch_facts import TorchFacts, output_of
 
 _PREFIXES = ("NCCL_", "TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "CUDA_", "OMP_", "GLOO_", "SLURM_")
@@ -38,7 +38,7 @@ def environment(torch: TorchFacts) -> dict[str, Any]:
         reasons["torch"] = torch.error
     return {
         "host": host_name(),
-        "boot_id": _first_line(Path("/proc/sys/kernel/random/boot_id")),
+        "boot_id": boot_id(),
         "kernel": platform.release(),
         "cpu": {
             "model": cpu_model(),
@@ -95,10 +95,3 @@ def cpu_model() -> str | None:
 def _gpu(line: str) -> dict[str, str]:
     names = ("index", "name", "uuid", "memory", "driver", "pcie_generation", "clock_max")
     return dict(zip(names, (part.strip() for part in line.split(",")), strict=False))
-
-
-def _first_line(path: Path) -> str | None:
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return None

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rankscope.conf import ConfigError, RankDir, RunConfig, RunDir, nsys_tool
+from rankscope.conf.contract import CAPTURE
 
 PASS = "nsys"
-CAPTURE = "rankscope"  # the NVTX range around the active steps on a CPU; harness/nvtx_ranges.py opens it
 
 
 def program(config: RunConfig) -> Path:

@@ -4,7 +4,6 @@ Every process of a run inherits `RANKSCOPE_RUN_DIR`. Only a process that carries
 signalled, so nothing else can be hit, and one that left its parent or its session is still found.
 """
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,12 +16,12 @@ from typing import Any, Self
 
 import psutil
 
+from rankscope.conf.parent_death import signal_at_parent_death
+
 MARK = "RANKSCOPE_RUN_DIR"
 POLL_S = 0.2
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_PR_SET_PDEATHSIG = 1
-_LIBC = ctypes.CDLL(None)
 
 
 class Interrupted(BaseException):
@@ -126,7 +125,7 @@ def die_with(parent: int) -> Callable[[], None]:
     """Return what a new process does first: ask Linux for SIGTERM at its parent's death, even one by SIGKILL."""
 
     def ask() -> None:
-        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        signal_at_parent_death(signal.SIGTERM)
         if os.getppid() != parent:  # the parent died before it was asked
             os._exit(1)
 

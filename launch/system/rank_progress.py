@@ -10,9 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rankscope.conf import PassDir
-
-TURN = "turn"  # waits until other runs of this host have measured
-PHASES = ("setup", TURN, "warmup", "measure", "export", "done")
+from rankscope.conf.contract import STAGES, TURN
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +25,7 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def place(self) -> tuple[int, int]:
         """How far the rank is, to compare with others."""
-        return PHASES.index(self.phase) if self.phase in PHASES else -1, self.step
+        return next((place for place, stage in enumerate(STAGES) if stage == self.phase), -1), self.step
 
 
 def read_progress(pass_dir: PassDir) -> dict[int, RankProgress]:

@@ -7,11 +7,9 @@ killed is noticed also where there is no accounting; submitit alone would wait f
 import importlib.util
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -70,12 +68,18 @@ def require() -> str | None:
 
 
 def submit(
-    config: SlurmConfig, folder: Path, name: str, shape: Shape, commands: Sequence[Sequence[str]], after: str | None
+    config: SlurmConfig,
+    folder: Path,
+    name: str,
+    shape: Shape,
+    run: Callable[[list[str]], None],
+    commands: Sequence[Sequence[str]],
+    after: str | None,
 ) -> list[str]:
-    """Submit one job a command (the arguments of `rankscope run`), several as an array; returns their numbers.
+    """Submit one job for each command, several as one array; returns their numbers.
 
-    Each node of a job runs the command once. `after`: the job, or array of jobs, that must have ended before.
-    Raises `ConfigError` with SLURM's word when it refuses.
+    Each node of a job calls `run(command)` once. `after` is the job, or array of jobs, that must have ended before.
+    Raises `ConfigError` with SLURM's message if SLURM refuses.
     """
     import submitit
 
@@ -83,7 +87,7 @@ def submit(
     executor.update_parameters(**_parameters(config, name, shape, after))
     try:
         with _as_outside_of_a_job(), executor.batch():
-            jobs = [executor.submit(job, list(command)) for command in commands]
+            jobs = [executor.submit(run, list(command)) for command in commands]
     except submitit.core.utils.FailedJobError as error:
         said = [line for line in str(error).splitlines() if line.startswith("sbatch: ")]
         text = (said or str(error).strip().splitlines())[-1]
@@ -114,15 +118,6 @@ def _parameters(config: SlurmConfig, name: str, shape: Shape, after: str | None)
         "additional_parameters": {"no-requeue": True} | config.additional_parameters,  # the run folder is taken by then
     }
     return {key: value for key, value in wanted.items() if value is not None}
-
-
-def job(arguments: list[str]) -> None:
-    """Run `rankscope run` on one node of a job: submitit calls this there. The job ends with its exit status."""
-    from rankscope.launch.main import main  # which imports this module
-
-    # By it submitit's jobs learn that their time runs out. A run knows that itself, and its ranks would die of it.
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-    sys.exit(main(arguments))
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from rankscope.conf.contract import StepRow
 from rankscope.harness.observe.marks import Marks, Source, samples_of
 from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.step_timer import StepTimer
@@ -33,7 +34,7 @@ class Listener:
     def batch(self, samples: int | None, *, first: bool) -> None:
         self.batches.append((samples, first))
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[StepRow]:
         return self.timer.rows()[: self.steps]
 
 

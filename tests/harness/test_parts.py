@@ -13,6 +13,7 @@ from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
 from rankscope.conf import ConfigError, PassDir, RankDir, RunConfig, parse_config
+from rankscope.conf.contract import StepRow
 from rankscope.harness.faults.planted import Faults, InjectedFault
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.progress import reporting
@@ -264,7 +265,7 @@ def test_a_fault_that_needs_a_gpu_is_refused_without() -> None:
         Faults(parse_config({"scenario": {"fault": "allocator"}}), context_of())
 
 
-def train(config: RunConfig, steps: int, replica: Replica | None = None) -> tuple[Replica, list[dict[str, Any]]]:
+def train(config: RunConfig, steps: int, replica: Replica | None = None) -> tuple[Replica, list[StepRow]]:
     replica = replica or Replica(config, context_of())
     trainer = Trainer(config, context_of(), replica)
     timer = StepTimer(CPU)

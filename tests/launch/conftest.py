@@ -57,8 +57,8 @@ def start_launcher(
 ) -> "subprocess.Popen[str]":
     """Start `rankscope run` as a user would, in a process group of its own, with a stand-in for the analysis."""
     code = (
-        f"import sys; from rankscope.launch import main, record; record._ANALYSIS = {analysis!r}; "
-        "sys.exit(main.main(sys.argv[1:]))"
+        "import sys; from rankscope.launch import main; from rankscope.launch.run import record; "
+        f"record._ANALYSIS = {analysis!r}; sys.exit(main.main(sys.argv[1:]))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, *base, *overrides],

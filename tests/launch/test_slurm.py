@@ -117,7 +117,7 @@ def test_a_sweep_over_two_nodes_with_a_failing_and_a_cancelled_point(cluster: Cl
 
     old = sweep.read().points[0].job
     assert old is not None and old not in cluster.ask("squeue", "-h", "-r", "-t", "all", "-o", "%F_%K").split()
-    code = f"from rankscope.launch import slurm; print(slurm.states([{old!r}])[{old!r}].state)"
+    code = f"from rankscope.launch.system import slurm; print(slurm.states([{old!r}])[{old!r}].state)"
     assert cluster.ask(sys.executable, "-c", code) == "COMPLETED"
 
 

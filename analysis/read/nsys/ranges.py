@@ -14,6 +14,7 @@ from rankscope.analysis.core.kinds import collective_kind
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN, Column
 from rankscope.analysis.read.nsys.export import Export
+from rankscope.conf.contract import DATA_WAIT
 
 NCCL = "NCCL"
 _EVENTS = {"NvtxPushPopRange": 59, "NvtxStartEndRange": 60, "NvtxDomainCreate": 75}
@@ -68,7 +69,7 @@ def read_ranges(export: Export, pattern: str | None) -> Ranges:
     numbers, notices = _step_numbers(export, texts, full, payload, columns, of_nccl, pattern)
     is_wait = np.array([_DATA_WAIT.fullmatch(text) is not None for text in texts], bool) & (numbers == UNKNOWN)
     names = [
-        f"ProfilerStep#{number}" if number != UNKNOWN else "data_wait" if wait else name
+        f"ProfilerStep#{number}" if number != UNKNOWN else DATA_WAIT if wait else name
         for name, number, wait in zip(full, numbers.tolist(), is_wait.tolist(), strict=True)
     ]
     communicator, size = _payloads(export, kinds, of_nccl)

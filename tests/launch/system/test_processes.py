@@ -42,7 +42,7 @@ def test_all_of_the_run_goes_and_nothing_else(tmp_path: Path) -> None:
 
 def test_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     code = (
-        "import os, sys, signal; from rankscope.launch import processes\n"
+        "import os, sys, signal; from rankscope.launch.system import processes\n"
         "child = processes.start([sys.executable, '-c', 'import time; time.sleep(600)'], dict(os.environ))\n"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
