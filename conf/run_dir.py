@@ -70,6 +70,16 @@ class RankDir:
         return self.path / "nsys.sqlite"
 
     @property
+    def calls(self) -> Path:
+        """The timed collectives of the timed window."""
+        return self.path / "calls.json"
+
+    @property
+    def slow_steps(self) -> Path:
+        """Where the main thread was while a step lasted too long."""
+        return self.path / "slow_steps.json"
+
+    @property
     def key_averages(self) -> Path:
         """torch.profiler's `key_averages` (Parquet); a text version is next to it with the suffix .txt."""
         return self.path / "key_averages.parquet"

@@ -59,6 +59,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(description="`memory_bound`, `compute_bound`: share of the step during which the device computes")
     ] = 0.7
     mallocs: Annotated[float, Meta(description="`memory_pressure`: driver allocations per step")] = 1.0
+    late_step: Annotated[
+        float, Meta(description="without a profiler: a step has a late rank from this share of the usual step on")
+    ] = 0.03
+    chance: Annotated[
+        float, Meta(description="without a profiler: a rank is late only if chance is below this for equal ranks")
+    ] = 1e-3
+    slow_step: Annotated[
+        float, Meta(description="`slow_steps`: a step is slow if it takes this many times the usual one")
+    ] = 1.5
     straggler_share: Annotated[
         float, Meta(description="a rank is late from this lateness on, as a share of the median step")
     ] = 0.05

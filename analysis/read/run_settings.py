@@ -1,8 +1,10 @@
 """What a run folder says about its job: its settings, and what each rank wrote about itself."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
+from rankscope.conf.contract import PASSES
 from rankscope.conf.files import read_json
 
 
@@ -15,7 +17,7 @@ def config_of(run_dir: RunDir) -> RunConfig | None:
     return config if config.script is None else None
 
 
-def rank_infos(run_dir: RunDir, passes: tuple[str, ...] = ("plain", "torch", "light", "nsys")) -> list[dict[str, Any]]:
+def rank_infos(run_dir: RunDir, passes: Sequence[str] = PASSES) -> list[dict[str, Any]]:
     """Return rank.json of every rank of the first pass that has them."""
     for name in passes:
         infos = []

@@ -140,8 +140,9 @@ class Builder:
         for index in range(len(stack) - 1, -1, -1):
             if event.name is None or stack[index].name == event.name:
                 begin = stack.pop(index)
-                start, end = nanoseconds([begin.ts])[0], nanoseconds([event.ts])[0]
-                begin.dur = str((end - start) / 1000) if end >= start else None
+                start, end = nanoseconds([begin.ts, event.ts]).tolist()
+                known = UNKNOWN not in (start, end) and end >= start
+                begin.dur = str((end - start) / 1000) if known else None
                 return begin
         return None
 
