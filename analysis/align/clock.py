@@ -228,14 +228,12 @@ def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:
         rows = rows[known[call[rows]]]
         if len(rows) and rank != alignment.reference_rank:
             widths.append(int((end[rows] - ref_start[call[rows]]).min() - (start[rows] - ref_end[call[rows]]).max()))
-    return Alignment(
-        **{name: getattr(alignment, name) for name in ("method", "reference_rank", "offset_ns", "drift", "origin")},
-        unaligned=alignment.unaligned,
+    return replace(
+        alignment,
         residual_ns=np.abs(end - group_by.median_of_others(end, call)),
         spread_ns=(group_by.highest(end, call) - earliest)[first],
         feasible_width_ns=max(widths, default=None),
         causality_violations=int((latest > earliest)[first].sum()),
-        clock_error_ns=alignment.clock_error_ns,
     )
 
 

@@ -74,11 +74,6 @@ def measure(a: Intervals, start: NDArray[np.int64], end: NDArray[np.int64]) -> N
     return _below(a, end) - _below(a, start)
 
 
-def clip(a: Intervals, start: int, end: int) -> Intervals:
-    """Return the part of `a` inside [start, end)."""
-    return union(np.clip(a[0], start, end), np.clip(a[1], start, end))
-
-
 def _below(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the length of `a` below each point: whole intervals before it, and the part of the one that holds it."""
     if not a.shape[1]:

@@ -13,7 +13,7 @@ import numpy as np
 from rankscope.analysis.read.run_settings import rank_infos
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
-from rankscope.conf.user_cache import SCHEMA, cache_folder
+from rankscope.conf.user_cache import SCHEMA, cache_folder, path_for
 
 
 class CeilingsError(ValueError):
@@ -71,8 +71,6 @@ def load(path: Path) -> Ceilings:
 
 def of_run(infos: list[dict[str, Any]], folder: Path) -> Ceilings | None:
     """Return the cached ceilings of the host, device, backend and world size that ranks stated; None without any."""
-    from rankscope.conf.user_cache import path_for
-
     if not infos or len({info.get("host") for info in infos}) != 1:
         return None
     first = infos[0]

@@ -81,7 +81,6 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         compute=work[0],
         copies=work[1],
         data_wait=union(waits["start"], waits["end"]),
-        data_waits=waits,
         activity=done,
         syncs=syncs,
         launches=launches,

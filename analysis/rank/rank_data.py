@@ -16,20 +16,6 @@ COMM_COLUMNS = (
     "start", "end", "launch_start", "step", "kind", "device", "stream", "group", "group_ranks", "group_size",
     "seq", "in_nelems", "out_nelems", "dtype", "bytes", "described",
 )  # fmt: skip
-# One row a step: the annotation on the host, the window on the device, own records and launches.
-STEP_COLUMNS = (
-    "step",
-    "host_start",
-    "host_end",
-    "start",
-    "end",
-    "records",
-    "launches",
-    "covered",
-    "data_wait",
-    "complete",
-    "sm_busy",
-)
 NO_STEP = -1  # launched outside every step: left over from before the window, or after it
 
 
@@ -53,7 +39,6 @@ class RankData(msgspec.Struct, kw_only=True):
     compute: Intervals
     copies: Intervals
     data_wait: Intervals
-    data_waits: Table  # start, end, step: every wait of the loader's consumer
     activity: Table  # activity.ACTIVITY: one row a step
     syncs: Table  # activity.SYNCS: what made the host wait for the device
     launches: Table  # start, end, name, thread, correlation

@@ -1,8 +1,11 @@
 """What of a trace event is decoded, and the decoders: JSON text in, `Event`s out; unknown keys are skipped."""
 
+import re
 from typing import Any
 
 import msgspec
+
+from rankscope.analysis.read.decode import EXACT_BELOW
 
 
 class Args(
@@ -67,5 +70,34 @@ class ExactEvent(Event, gc=False):
     ts: msgspec.Raw = msgspec.Raw(b"")
 
 
-EVENTS = msgspec.json.Decoder(list[Event])
-EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
+_EVENTS = msgspec.json.Decoder(list[Event])
+_EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
+_BYTE = re.compile(r"\(byte (\d+)\)")
+
+
+def decode(text: bytes) -> list[Event]:
+    try:
+        events = _EVENTS.decode(text)
+    except RecursionError:
+        raise msgspec.ValidationError("nested deeper than any trace") from None
+    if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
+        exact = _EXACT_EVENTS.decode(text)
+        for event in exact:
+            event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
+        return list(exact)
+    return events
+
+
+def _place(error: Exception) -> int:
+    match = _BYTE.search(str(error))
+    return int(match[1]) if match else 0
+
+
+def array_end(error: Exception, text: bytes) -> int:
+    """Return where the array's bracket stands, when the decoder complained of what follows it."""
+    return text.rfind(b"]", 0, _place(error))
+
+
+def is_wrong_cut(error: Exception, text: bytes) -> bool:
+    """Return whether the decoder only missed closing brackets at the very end: the cut lay inside an event."""
+    return "truncated" in str(error) or (_BYTE.search(str(error)) is not None and _place(error) >= len(text) - 2)

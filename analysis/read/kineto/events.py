@@ -16,8 +16,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.notices import Level, Notice, UnreadableTraceError
-from rankscope.analysis.read.decode import EXACT_BELOW
-from rankscope.analysis.read.kineto.event_schema import EVENTS, EXACT_EVENTS, Event
+from rankscope.analysis.read.kineto.event_schema import Event, array_end, decode, is_wrong_cut
 from rankscope.analysis.read.kineto.repair import BOUNDARY, is_counted, joined, repair
 from rankscope.analysis.read.kineto.stream import WINDOW, Stream
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 MAX_EVENT = 64 << 20  # bytes; an event larger than this is not an event but damage
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
-_BYTE = re.compile(r"\(byte (\d+)\)")
 _TAIL = 1 << 16
 _UNIQUE = ("distributedInfo", "baseTimeNanoseconds")  # two values of these would move or rename the rank
 
@@ -120,12 +118,12 @@ class EventReader:
             for border in reversed(list(BOUNDARY.finditer(buffer, start))[-_TRIES:]):
                 text = b"[" + buffer[: border.start() + 1] + b"]"
                 try:
-                    return border.end() - 1, self._decode(text), None
+                    return border.end() - 1, decode(text), None
                 except msgspec.MsgspecError as error:
                     if "trailing characters" in str(error):
-                        end = _array_end(error, text)
-                        return len(buffer), self._decode(text[: end + 1]), buffer[end - 1 :]
-                    if not _is_wrong_cut(error, text):
+                        end = array_end(error, text)
+                        return len(buffer), decode(text[: end + 1]), buffer[end - 1 :]
+                    if not is_wrong_cut(error, text):
                         return border.end() - 1, self._mended(text[1:-1]), None
                 except UnicodeDecodeError:
                     return border.end() - 1, self._mended(text[1:-1]), None
@@ -136,11 +134,11 @@ class EventReader:
         text, repairs = b"[" + buffer, Counter[str]()
         for _ in range(2):
             try:
-                events, tail = self._decode(text), b"]"  # a bare array
+                events, tail = decode(text), b"]"  # a bare array
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if "trailing characters" in str(error):
-                    end = _array_end(error, text)
-                    events, tail = self._decode(text[: end + 1]), text[end:]
+                    end = array_end(error, text)
+                    events, tail = decode(text[: end + 1]), text[end:]
                 else:
                     text, repairs = repair(text)
                     if repairs:
@@ -150,25 +148,13 @@ class EventReader:
             return events, tail
         return self._salvage(buffer, last=True)
 
-    def _decode(self, text: bytes) -> list[Event]:
-        try:
-            events = EVENTS.decode(text)
-        except RecursionError:
-            raise msgspec.ValidationError("nested deeper than any trace") from None
-        if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
-            exact = EXACT_EVENTS.decode(text)
-            for event in exact:
-                event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
-            return list(exact)
-        return events
-
     # --- damage ----------------------------------------------------------------------------------------------
 
     def _mended(self, block: bytes) -> list[Event]:
         fixed, repairs = repair(block)
         if repairs:
             try:
-                events = self._decode(b"[" + fixed + b"]")
+                events = decode(b"[" + fixed + b"]")
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 pass
             else:
@@ -179,7 +165,6 @@ class EventReader:
     def _salvage(self, block: bytes, *, last: bool) -> tuple[list[Event], bytes | None]:
         """Take every record that can be read by itself; name each that cannot."""
         events: list[Event] = []
-        tail: bytes | None = None
         done = 0
         for texts in joined(block):
             offset = texts[0][0]
@@ -198,21 +183,21 @@ class EventReader:
             rest = block[done:].lstrip()
             if last and rest.startswith(b"]"):
                 return events, rest
-        if last and tail is None:
+        if last:
             self._cut(len(block) - done, done)
-        return events, tail
+        return events, None
 
     def _first_whole(self, texts: list[tuple[int, bytes]]) -> tuple[list[Event], int] | None:
         for _, text in texts:
             fixed, repairs = repair(text)
             try:
-                events = self._decode(b"[" + fixed + b"]")
+                events = decode(b"[" + fixed + b"]")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if "trailing characters" in str(error):  # the array ended inside: this is the last record
                     self._repairs += repairs
-                    end = _array_end(error, b"[" + fixed)
-                    return self._decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
-                if "truncated" in str(error) or _is_wrong_cut(error, fixed):
+                    end = array_end(error, b"[" + fixed)
+                    return decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
+                if "truncated" in str(error) or is_wrong_cut(error, fixed):
                     continue
                 return None
             self._repairs += repairs
@@ -305,18 +290,3 @@ _REPAIRED = {
     "non_finite_token": "bare nan or inf was read as unknown",
     "invalid_escape_repaired": "invalid escapes in names were read as plain backslashes",
 }
-
-
-def _place(error: Exception) -> int:
-    match = _BYTE.search(str(error))
-    return int(match[1]) if match else 0
-
-
-def _array_end(error: Exception, text: bytes) -> int:
-    """Return where the array's bracket stands, when the decoder complained of what follows it."""
-    return text.rfind(b"]", 0, _place(error))
-
-
-def _is_wrong_cut(error: Exception, text: bytes) -> bool:
-    """Return whether the decoder only missed closing brackets at the very end: the cut lay inside an event."""
-    return "truncated" in str(error) or (_BYTE.search(str(error)) is not None and _place(error) >= len(text) - 2)

@@ -28,7 +28,6 @@ _STEPS = (
 _DATA_WAIT = re.compile(
     r"data|(?:data|batch)[ _-]?(?:wait|load(?:er|ing)?|fetch)|(?:load|next|get|fetch)[ _-]?(?:batch|data)"
 )
-_OF_NCCL = "nccl"
 
 
 class Ranges(msgspec.Struct, kw_only=True):
