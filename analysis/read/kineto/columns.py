@@ -1,4 +1,4 @@
-"""Collects the columns of one Chrome trace, block by block, and makes its `RankTrace`."""
+"""Collects the columns of one Chrome trace, block by block, and builds its `RankTrace`."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ _COLUMNS = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_CO
 
 
 class Builder:
-    """Collects the columns of one file, block by block."""
+    """The columns of one file, collected block by block."""
 
     def __init__(self) -> None:
         self.codes: defaultdict[str, Codes] = defaultdict(Codes)
@@ -39,7 +39,7 @@ class Builder:
         self._open: defaultdict[tuple[Any, Any, Any], list[Event]] = defaultdict(list)
 
     def add(self, block: "list[Event] | Block") -> None:
-        """Take a block of events, or of columns that the scanner made of them."""
+        """Add a block of events, or a block of columns from the scanner."""
         if isinstance(block, dict):
             for part, columns in block.items():
                 self._tables[part].append(columns)
@@ -61,7 +61,7 @@ class Builder:
             except KeyError:
                 part = classes[event.cat] = part_of(event.cat)
             except TypeError:
-                continue  # a category that is no string
+                continue  # the category is not a string
             if part is not None:
                 parts[part].append(event)
         for part, chosen in parts.items():
@@ -69,7 +69,7 @@ class Builder:
                 self._tables[part].append(getattr(self, f"_{part}")(chosen))
 
     def _close(self, event: Event) -> Event | None:
-        """Match `B` and `E` of one thread and name; the pair becomes one event with a length."""
+        """Match `B` and `E` of the same thread and name; return the pair as one event with a duration."""
         stack = self._open[(str(event.pid), str(event.tid), None)]
         if event.ph == "B":
             stack.append(event)
@@ -129,7 +129,7 @@ class Builder:
         return self.codes["thread"].encode([(event.pid, event.tid) for event in events])
 
     def _collective(self, args: list[Args]) -> dict[str, Column]:
-        """Return the collective's columns; few records have them, so they are filled in sparsely."""
+        """Return the collective columns. Few records have them, so only those rows are filled in."""
         at = [index for index, item in enumerate(args) if item.collective is not None]
         found = [args[index] for index in at]
         columns: dict[str, Column] = {}
@@ -144,7 +144,7 @@ class Builder:
         return columns
 
     def _table(self, part: str, base: int) -> Table:
-        """Return the rows of a table, `start` as it is used everywhere else: ns since 1970."""
+        """Return the collected rows of a table, with `start` in ns since 1970 as everywhere else."""
         columns = (*_COLUMNS[part], "offset")
         blocks = self._tables[part] or [dict(empty_table(columns).columns)]
         self._tables[part] = []
@@ -154,7 +154,7 @@ class Builder:
         return Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
 
     def finish(self, reader: EventReader, base: int) -> RankTrace:
-        """Return the trace; `base` is what the times of the file count from (ns since 1970)."""
+        """Return the trace; `base` is the origin of the file's times (ns since 1970)."""
         metadata = reader.metadata
         tables = {part: self._table(part, base) for part in _COLUMNS}
         info = metadata.get("distributedInfo")
@@ -200,6 +200,6 @@ def _groups(info: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def _host_id(metadata: dict[str, Any]) -> str | None:
-    """Return what our own harness wrote of the host; other writers say nothing."""
+    """Return the host id that our own harness wrote; other writers give none."""
     boot_id, host = metadata.get("rankscope_boot_id"), metadata.get("rankscope_host")
     return f"{boot_id} {host}" if isinstance(boot_id, str) else None

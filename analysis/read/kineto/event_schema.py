@@ -1,4 +1,4 @@
-"""What of a trace event is decoded, and the decoders: JSON text in, `Event`s out; unknown keys are skipped."""
+"""The decoded fields of a trace event, and the decoder: JSON text in, `Event`s out. Unknown keys are skipped."""
 
 import re
 from typing import Any
@@ -28,7 +28,7 @@ class Args(
         "seq": "Seq",
     },
 ):
-    """The arguments of an event that the analysis uses; any JSON value may stand there."""
+    """The arguments of an event that the analysis uses. Each may hold any JSON value."""
 
     external_id: Any = None
     external_id_before_1_12: Any = None
@@ -52,7 +52,7 @@ class Args(
 
 
 class Event(msgspec.Struct, gc=False):
-    """One trace event; `ts` and `dur` are microseconds, as numbers or strings."""
+    """One trace event. `ts` and `dur` are microseconds, as numbers or strings."""
 
     ph: Any = None
     cat: Any = None
@@ -76,6 +76,7 @@ _BYTE = re.compile(r"\(byte (\d+)\)")
 
 
 def decode(text: bytes) -> list[Event]:
+    """Decode a JSON array of events; raises `msgspec.MsgspecError` if the text is not valid."""
     try:
         events = _EVENTS.decode(text)
     except RecursionError:
@@ -94,10 +95,10 @@ def _place(error: Exception) -> int:
 
 
 def array_end(error: Exception, text: bytes) -> int:
-    """Return where the array's bracket stands, when the decoder complained of what follows it."""
+    """Return the position of the array's closing bracket, if the decoder complained about the text after it."""
     return text.rfind(b"]", 0, _place(error))
 
 
 def is_wrong_cut(error: Exception, text: bytes) -> bool:
-    """Return whether the decoder only missed closing brackets at the very end: the cut lay inside an event."""
+    """Return whether only closing brackets are missing at the very end, so that the cut was inside an event."""
     return "truncated" in str(error) or (_BYTE.search(str(error)) is not None and _place(error) >= len(text) - 2)

@@ -1,6 +1,6 @@
-"""From a stream of bytes to trace events, a block at a time, for any JSON layout, whole or damaged.
+"""Turns a byte stream into trace events, one block at a time, for any JSON layout, complete or damaged.
 
-A block is cut at a place that looks like the border between two events; the decoder proves the cut, because a cut
+A block is cut where the text looks like the border between two events. The decoder verifies the cut, because a cut
 inside an event or a string leaves brackets open. Memory: one window and the events of one block.
 """
 
@@ -23,17 +23,18 @@ from rankscope.analysis.read.kineto.stream import WINDOW, Stream
 if TYPE_CHECKING:
     from rankscope.analysis.read.kineto.fast.scanner import Block, Scanner
 
-MAX_EVENT = 64 << 20  # bytes; an event larger than this is not an event but damage
+MAX_EVENT = 64 << 20  # bytes; anything larger is damage, not an event
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _TAIL = 1 << 16
-_UNIQUE = ("distributedInfo", "baseTimeNanoseconds")  # two values of these would move or rename the rank
+_UNIQUE = ("distributedInfo", "baseTimeNanoseconds")  # a second, different value would shift or rename the rank
 
 
 class EventReader:
-    """Iterate over the events of one file; afterwards `metadata` and `notices` hold the rest.
+    """Iterates over the events of one file; afterwards `metadata` and `notices` hold everything else.
 
-    Gives lists of events; with a scanner, columns of all windows that it can read, and events of the others.
+    Yields lists of events. With a scanner, it yields columns for each window that the scanner can read, and lists of
+    events for the others.
     """
 
     def __init__(
@@ -82,14 +83,14 @@ class EventReader:
 
     @staticmethod
     def _to_the_end(tail: bytes, windows: Iterator[bytes]) -> bytes:
-        """Read what follows the events, up to the size of an event: metadata, or damage that is noticed later."""
+        """Read what follows the events, up to the size of one event: metadata, or damage that is reported later."""
         for window in windows:
             if len(tail) <= MAX_EVENT:
                 tail += window
         return tail
 
     def _check_growth(self, buffer: bytes) -> None:
-        """Refuse a file in which nothing ends: memory holds one window and at most one event of this size."""
+        """Refuse a file in which no event ends: memory may hold only one window and one event of maximum size."""
         if len(buffer) > MAX_EVENT:
             raise self._refused("json_invalid", f"no event ends within {MAX_EVENT >> 20} MiB", self._byte)
 
@@ -112,7 +113,7 @@ class EventReader:
         raise self._refused("not_a_trace", "no traceEvents in it: not a torch.profiler (Chrome) trace")
 
     def _whole_events(self, buffer: bytes) -> tuple[int, list[Event], bytes | None]:
-        """Decode up to the last border in `buffer`; returns (bytes used, events, text after the array or None)."""
+        """Decode up to the last border in `buffer`; return (bytes used, events, text after the array or None)."""
         for size in (_TAIL, len(buffer)):
             start = max(0, len(buffer) - size)
             for border in reversed(list(BOUNDARY.finditer(buffer, start))[-_TRIES:]):
@@ -130,7 +131,7 @@ class EventReader:
         return 0, [], None
 
     def _rest(self, buffer: bytes) -> tuple[list[Event], bytes | None]:
-        """Decode what is left at the end of the file: the last events, the end of the array, the metadata after it."""
+        """Decode the end of the file: the last events, the end of the array, and the metadata after it."""
         text, repairs = b"[" + buffer, Counter[str]()
         for _ in range(2):
             try:
@@ -163,7 +164,7 @@ class EventReader:
         return self._salvage(block, last=False)[0]
 
     def _salvage(self, block: bytes, *, last: bool) -> tuple[list[Event], bytes | None]:
-        """Take every record that can be read by itself; name each that cannot."""
+        """Decode each record on its own if possible; report each record that is lost."""
         events: list[Event] = []
         done = 0
         for texts in joined(block):
@@ -193,7 +194,8 @@ class EventReader:
             try:
                 events = decode(b"[" + fixed + b"]")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                if "trailing characters" in str(error):  # the array ended inside: this is the last record
+                # The array ended inside this text, so this is the last record.
+                if "trailing characters" in str(error):
                     self._repairs += repairs
                     end = array_end(error, b"[" + fixed)
                     return decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
@@ -211,7 +213,7 @@ class EventReader:
         self._note(
             "json_invalid",
             f"line {line}: a record is not valid JSON; it was left out"
-            + (", and with it GPU work or a step: this rank's numbers are incomplete" if counted else ""),
+            + (". It described GPU work or a step, so this rank's numbers are incomplete" if counted else ""),
             "partial" if counted else "warning",
             line=line,
             byte=self._byte + offset,
@@ -220,12 +222,16 @@ class EventReader:
     def _cut(self, dropped: int, done: int) -> None:
         self.complete = False
         kind = self._stream.fault or "truncated"
-        what = {"truncated": "cut", "gzip_truncated": "gzip stream cut", "gzip_corrupt": "gzip stream corrupt"}[kind]
+        what = {
+            "truncated": "cut off",
+            "gzip_truncated": "gzip stream cut off",
+            "gzip_corrupt": "gzip stream corrupt",
+        }[kind]
         place = self._byte + done
         self._note(
             kind,
-            f"{what}: the last whole event ends at byte {place} (decoded), {dropped} bytes after it were dropped; "
-            "its rank is kept out of numbers across ranks: record it again",
+            f"{what}: the last complete event ends at byte {place} (decompressed), the {dropped} bytes after it were "
+            "dropped. The rank is excluded from cross-rank numbers; record it again",
             "partial",
             byte=place,
         )
@@ -251,7 +257,7 @@ class EventReader:
             if self.complete:
                 self._note("json_invalid", "text after the events is not valid JSON; it was left out")
         if not isinstance(document, dict):
-            raise self._refused("json_invalid", "its metadata is no JSON object; record it again")
+            raise self._refused("json_invalid", "its metadata is not a JSON object; record it again")
         self.metadata = document
 
     def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -263,8 +269,8 @@ class EventReader:
                         kind="conflicting_duplicate_key",
                         level="error",
                         file=self.label,
-                        message=f"{self.label}: {key} stands there twice with different values; "
-                        "the file was put together wrongly, record it again",
+                        message=f"{self.label}: {key} appears twice with different values; "
+                        "the file was assembled incorrectly, record it again",
                         details={"key": key},
                     )
                 )

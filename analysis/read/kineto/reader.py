@@ -1,4 +1,4 @@
-"""Reader of Chrome traces that torch.profiler (Kineto) wrote, of any version: one file in, a `RankTrace` out."""
+"""Reads a Chrome trace that torch.profiler (Kineto) wrote, in any version: one file in, a `RankTrace` out."""
 
 import importlib.util
 import re
@@ -18,12 +18,12 @@ from rankscope.analysis.read.rank_trace import RankTrace
 
 
 def has_scanner() -> bool:
-    """Return whether the accelerated scanner can be used: numba is installed (`rankscope[fast]`)."""
+    """Return whether the accelerated scanner can be used, that is, whether numba is installed (`rankscope[fast]`)."""
     return importlib.util.find_spec("numba") is not None
 
 
 def warm_up() -> None:
-    """Compile the scanner where numba works: processes that start later find the compiled code."""
+    """Compile the scanner if numba works, so that processes started later find the compiled code."""
     try:
         from rankscope.analysis.read.kineto.fast.scanner import kernels
 
@@ -33,10 +33,10 @@ def warm_up() -> None:
 
 
 def read(path: Path, label: str | None = None, *, fast: bool | None = None, window: int | None = None) -> RankTrace:
-    """Read one trace file, which notices call `label`; `UnreadableTraceError` when it gives no numbers at all.
+    """Read one trace file, named `label` in notices. Raises `UnreadableTraceError` if it gives no numbers at all.
 
-    `fast` says whether to use the accelerated scanner (default: where it is installed); `window` is the number of
-    bytes looked at together. Neither changes the result.
+    `fast` selects the accelerated scanner (default: if it is installed). `window` is the number of bytes processed
+    at a time. Neither changes the result.
     """
     reader, builder = start(path, label, fast=fast, window=window)
     for block in reader:
@@ -50,7 +50,7 @@ _RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d+)')
 
 
 def rank_inside(path: Path) -> int | None:
-    """Return the rank that the beginning of a trace states, None where it states none or cannot be read."""
+    """Return the rank stated at the beginning of a trace; None if it states none or cannot be read."""
     try:
         match = _RANK.search(next(iter(stream.Stream(path, 1 << 16)), b""))
     except OSError:
@@ -59,7 +59,7 @@ def rank_inside(path: Path) -> int | None:
 
 
 def start(path: Path, label: str | None, *, fast: bool | None, window: int | None) -> "tuple[EventReader, Builder]":
-    """Return what reads a file and what collects its columns; see `read`."""
+    """Return the event reader of a file and the builder of its columns; for the arguments see `read`."""
     builder = Builder()
     scanner = None
     if has_scanner() if fast is None else fast:
@@ -68,7 +68,7 @@ def start(path: Path, label: str | None, *, fast: bool | None, window: int | Non
 
             scanner = Scanner(builder.codes)
             window = window or WINDOW
-        except ImportError:  # numba that does not fit this numpy or Python: the other way reads everything too
+        except ImportError:  # numba does not fit this numpy or Python; the msgspec reader can read everything
             scanner = None
     return EventReader(path, label or path.name, window or stream.WINDOW, scanner), builder
 
