@@ -1,4 +1,4 @@
-"""Tables as Parquet files: written part by part, read when their columns are first used."""
+"""Tables as Parquet files, which are read when their columns are first used."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -30,9 +30,9 @@ class LazyTable(Table):
 
 
 def write_table(path: Path, table: Table) -> None:
-    """Write one table.
+    """Write a table to a Parquet file.
 
-    Integers are stored as differences, strings as dictionaries, all compressed with zstd: 1 to 2 % of the JSON.
+    Integers are stored as differences, strings as dictionaries, everything compressed with zstd: 1 to 2 % of the JSON.
     """
     import pyarrow.parquet as pq
 
@@ -49,7 +49,7 @@ def write_table(path: Path, table: Table) -> None:
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> Table:
-    """Read a table that `write_table` wrote; `OSError` or `ValueError` when it is damaged."""
+    """Read a table that `write_table` wrote. Raises `OSError` or `ValueError` if it is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
