@@ -1,6 +1,6 @@
-"""What the plain pass says: throughput, memory, and whether a straggler seen under the profiler is there without it.
+"""Reads from the plain pass: throughput, and whether it confirms a straggler that was seen under the profiler.
 
-Comes in: `steps.parquet` and `rank.json` of each rank. Goes out: plain numbers, None where the pass has none.
+Input: `steps.parquet` and `rank.json` of each rank. Output: plain numbers, None if the pass has none.
 """
 
 import msgspec
@@ -13,7 +13,7 @@ from rankscope.analysis.read.pass_steps import PassSteps
 from rankscope.analysis.verify.gpu_peaks import dense_peak_flops
 from rankscope.conf import RunConfig
 
-_CONFIRMED = 0.5  # share of the lateness that the plain pass must show too
+_CONFIRMED = 0.5  # share of the lateness that the plain pass must also show
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +27,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def throughput(plain: PassSteps, config: RunConfig) -> Throughput | None:
-    """Return step time (ms), samples/s and MFU of the plain pass, in inference p50 to p99; None without a step."""
+    """Return the plain pass's step time (ms), samples/s and MFU, for inference also p50 to p99; None without a step."""
     step_ns = plain.step_ns()
     if step_ns is None or len(plain.ranks) < config.world_size:
         return None
@@ -48,7 +48,7 @@ def throughput(plain: PassSteps, config: RunConfig) -> Throughput | None:
 
 
 def samples_per_step(passed: PassSteps, config: RunConfig) -> float | None:
-    """Return the samples of all ranks in a step: configured, or of a script as its loaders gave them; None: unknown."""
+    """Return the samples of all ranks per step: as configured, or as a script's loaders gave them; None: unknown."""
     if config.script is None:
         return config.samples_per_step
     counts = [info.get("samples_per_step") for info in passed.info.values()]
@@ -57,7 +57,7 @@ def samples_per_step(passed: PassSteps, config: RunConfig) -> float | None:
 
 
 def step_times(passed: PassSteps) -> Column:
-    """Return the job's step times of one pass (ms): the median over ranks of each step."""
+    """Return the job's step times in one pass (ms): for each step the median over ranks."""
     for column in ("device_ns", "host_ns"):
         rows = [columns[column] for columns in passed.ranks.values() if column in columns]
         if rows and len({len(row) for row in rows}) == 1 and not np.isnan(rows).all():
@@ -67,10 +67,10 @@ def step_times(passed: PassSteps) -> Column:
 
 
 def confirm(verdict: Verdict, plain: PassSteps) -> bool | None:
-    """Return whether the plain pass shows the late rank too; None when it cannot tell.
+    """Return whether the plain pass also shows the late rank; None if it cannot tell.
 
-    It shows in the rank's own segments, or in the others' backward pass, which lasts until the late rank's gradients
-    have come. A slow backward cannot be seen there: the all-reduces at its end equalise the ranks' times.
+    The lateness shows in the rank's own segments, or in the others' backward pass, which lasts until the late rank's
+    gradients have arrived. A slow backward pass is not visible: the all-reduces at its end equalise the ranks' times.
     """
     rank, lateness_ns, cause = verdict.rank, verdict.lateness_ns, verdict.cause
     columns = {"compute": "forward_ns", "data": "data_wait_ns", "host": "launch_ns", "copy": "h2d_ns"}

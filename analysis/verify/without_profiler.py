@@ -1,6 +1,6 @@
-"""What the plain pass adds to an analysis: throughput, profiler overhead, and whether it shows the late rank too.
+"""Adds what the plain pass says to an analysis: throughput, profiler overhead, and whether it confirms the late rank.
 
-Comes in: `Recording` with its run folder. Goes out: `Unprofiled` and notices; nulls and a notice without a plain pass.
+Input: a `Recording` with its run folder. Output: `Unprofiled` and notices; without a plain pass, nulls and a notice.
 """
 
 import msgspec
@@ -16,21 +16,20 @@ PASSES = ("torch", "light", "nsys")
 
 
 class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known from the plain pass; times in ms."""
+    """What is known from the plain pass. Times are in ms."""
 
-    ranks: list[int] = []  # with a plain pass
+    ranks: list[int] = []  # those that have a plain pass
     throughput: plain_pass.Throughput | None = None
-    overhead: dict[str, float | None] = msgspec.field(
-        default_factory=lambda: dict.fromkeys(PASSES)
-    )  # of each pass: its step / the plain step
-    confirmed: bool | None = None  # whether the plain pass shows the late rank
-    extra_ms: float | None = None  # what the analysed pass adds to a step
+    # Of each pass: its step / the plain step.
+    overhead: dict[str, float | None] = msgspec.field(default_factory=lambda: dict.fromkeys(PASSES))
+    confirmed: bool | None = None  # whether the plain pass also shows the late rank
+    extra_ms: float | None = None  # how much longer a step is in the analysed pass
     loader_cpu: tuple[float, int] | None = None  # see loader.on_cpu
-    script: bool = False  # whether the job is a script of the user's
+    script: bool = False  # whether the job is the user's own script
 
     @property
     def step_ms(self) -> float | None:
-        """The plain step."""
+        """The median step of the plain pass (ms)."""
         return None if self.throughput is None else self.throughput.step_ms_p50
 
 
@@ -41,7 +40,7 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     script = config is not None and config.script is not None
     found = None if run_dir is None else pass_steps.read_pass(run_dir.for_pass("plain"), "measured")
     if run_dir is None or found is None or config is None:
-        text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
+        text = "no plain pass: throughput and profiler overhead are null, and the verdict holds only under the profiler"
         notices.append(Notice(kind="no_plain_pass", level="info", message=text))
         return Unprofiled(script=script), notices
     traced = {name: pass_steps.read_pass(run_dir.for_pass(name), "active") for name in PASSES}
@@ -51,9 +50,9 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     notices += _distortion(recording, overheads)
     rate = plain_pass.throughput(found, config)
     if rate is not None and rate.mfu is None:
-        text = "mfu is null: the dense peak of this device and arithmetic is not known"
+        text = "mfu is null: the dense peak of this device and arithmetic is unknown"
         if config.script is not None:
-            text = "mfu is null: how many FLOPs the script's model takes is not known"
+            text = "mfu is null: the number of FLOPs of the script's model is unknown"
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
     slow = slowed[recording.profiler]
     without = Unprofiled(
@@ -69,19 +68,19 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
 
 
 def _distortion(recording: Recording, overheads: dict[str, float | None]) -> list[Notice]:
-    """Return what has to be said when the analysed step, or that of the torch pass beside it, is not the plain one."""
+    """Return notices for the case that profiling makes the analysed step, or the torch pass's step, much longer."""
     own, full, limit = overheads[recording.profiler], overheads["torch"], recording.options.limits.distorts
     notices = []
     if recording.profiler == "light" and full is not None:
         text = (
-            f"the torch pass makes a step {full:.2f} times as long: times are those of the light pass, which records "
-            "device activities alone; operators and modules are those of the torch pass"
+            f"the torch pass makes a step {full:.2f} times as long: times are from the light pass, which records only "
+            "device activities; operators and modules are from the torch pass"
         )
         notices.append(Notice(kind="light_pass", level="info", message=text, details={"overhead": full}))
     if own is not None and own > limit:
         text = (
-            f"profiling makes a step {own:.2f} times as long: the breakdown is that of the traced step; what "
-            "profiling added is taken off from what a fix would bring"
+            f"profiling makes a step {own:.2f} times as long: the breakdown is that of the traced step; the time that "
+            "profiling adds is subtracted from the possible gain of a fix"
         )
         notices.append(Notice(kind="profiler_distorts", message=text, details={"overhead": own}))
     return notices
