@@ -17,6 +17,7 @@ import numpy as np
 
 from rankscope.analysis.core.notices import Level, Notice, UnreadableTraceError
 from rankscope.analysis.read.kineto.event_schema import Event, array_end, decode, is_wrong_cut
+from rankscope.analysis.read.kineto.metadata import unique_keys
 from rankscope.analysis.read.kineto.repair import BOUNDARY, is_counted, joined, repair
 from rankscope.analysis.read.kineto.stream import WINDOW, Stream
 
@@ -27,7 +28,6 @@ MAX_EVENT = 64 << 20  # bytes; anything larger is damage, not an event
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _TAIL = 1 << 16
-_UNIQUE = ("distributedInfo", "baseTimeNanoseconds")  # a second, different value would shift or rename the rank
 
 
 class EventReader:
@@ -119,11 +119,11 @@ class EventReader:
             for border in reversed(list(BOUNDARY.finditer(buffer, start))[-_TRIES:]):
                 text = b"[" + buffer[: border.start() + 1] + b"]"
                 try:
-                    return border.end() - 1, decode(text), None
+                    return border.end() - 1, self._decode(text), None
                 except msgspec.MsgspecError as error:
                     if "trailing characters" in str(error):
                         end = array_end(error, text)
-                        return len(buffer), decode(text[: end + 1]), buffer[end - 1 :]
+                        return len(buffer), self._decode(text[: end + 1]), buffer[end - 1 :]
                     if not is_wrong_cut(error, text):
                         return border.end() - 1, self._mended(text[1:-1]), None
                 except UnicodeDecodeError:
@@ -135,11 +135,11 @@ class EventReader:
         text, repairs = b"[" + buffer, Counter[str]()
         for _ in range(2):
             try:
-                events, tail = decode(text), b"]"  # a bare array
+                events, tail = self._decode(text), b"]"  # a bare array
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if "trailing characters" in str(error):
                     end = array_end(error, text)
-                    events, tail = decode(text[: end + 1]), text[end:]
+                    events, tail = self._decode(text[: end + 1]), text[end:]
                 else:
                     text, repairs = repair(text)
                     if repairs:
@@ -149,13 +149,17 @@ class EventReader:
             return events, tail
         return self._salvage(buffer, last=True)
 
+    def _decode(self, text: bytes) -> list[Event]:
+        """Decode a JSON array of events; subclasses that need other fields override this."""
+        return decode(text)
+
     # --- damage ----------------------------------------------------------------------------------------------
 
     def _mended(self, block: bytes) -> list[Event]:
         fixed, repairs = repair(block)
         if repairs:
             try:
-                events = decode(b"[" + fixed + b"]")
+                events = self._decode(b"[" + fixed + b"]")
             except (msgspec.MsgspecError, UnicodeDecodeError):
                 pass
             else:
@@ -192,13 +196,13 @@ class EventReader:
         for _, text in texts:
             fixed, repairs = repair(text)
             try:
-                events = decode(b"[" + fixed + b"]")
+                events = self._decode(b"[" + fixed + b"]")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 # The array ended inside this text, so this is the last record.
                 if "trailing characters" in str(error):
                     self._repairs += repairs
                     end = array_end(error, b"[" + fixed)
-                    return decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
+                    return self._decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
                 if "truncated" in str(error) or is_wrong_cut(error, fixed):
                     continue
                 return None
@@ -246,12 +250,13 @@ class EventReader:
         if head.rstrip().endswith(b"[") and head.lstrip()[:1] == b"[":
             return  # a bare array has no metadata
         text, _ = repair(head + (tail if tail is not None else b"]}"))
+        pairs = unique_keys(self.label)
         try:
-            document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode("utf-8-sig").lstrip())
+            document, _ = json.JSONDecoder(object_pairs_hook=pairs).raw_decode(text.decode("utf-8-sig").lstrip())
         except (ValueError, RecursionError):
             head_only, _ = repair(head + b"]}")
             try:
-                document = json.loads(head_only, object_pairs_hook=self._pairs)
+                document = json.loads(head_only, object_pairs_hook=pairs)
             except (ValueError, RecursionError):
                 raise self._refused("json_invalid", "its metadata is not valid JSON; record it again") from None
             if self.complete:
@@ -259,23 +264,6 @@ class EventReader:
         if not isinstance(document, dict):
             raise self._refused("json_invalid", "its metadata is not a JSON object; record it again")
         self.metadata = document
-
-    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in _UNIQUE and key in values and values[key] != value:
-                raise UnreadableTraceError(
-                    Notice(
-                        kind="conflicting_duplicate_key",
-                        level="error",
-                        file=self.label,
-                        message=f"{self.label}: {key} appears twice with different values; "
-                        "the file was assembled incorrectly, record it again",
-                        details={"key": key},
-                    )
-                )
-            values[key] = value
-        return values
 
     def _advance(self, buffer: bytes, used: int) -> None:
         self._line += int(np.count_nonzero(np.frombuffer(buffer, np.uint8, used) == ord("\n")))
