@@ -14,7 +14,7 @@ _COLUMNS = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_byte
 def memory_of(run_dir: RunDir) -> list[dict[str, Any]]:
     """Return each rank's maximum (bytes) over the steps: `peak` inside a step, `allocated` and `reserved` after one.
 
-    The numbers are the allocator's, of the plain pass, otherwise of the first pass that has them. None on a CPU.
+    The numbers are the allocator's, of the plain pass, otherwise of the first pass that has them. Empty on a CPU.
     """
     for name in ("plain", "torch", "light", "nsys"):
         rows = _rows(run_dir.for_pass(name))
