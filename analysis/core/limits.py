@@ -1,6 +1,6 @@
-"""Every threshold of verdicts and findings: defaults, meanings, and KEY=VALUE from the command line.
+"""Every threshold of verdicts and findings: its default, its meaning, and how to set it with KEY=VALUE.
 
-docs/findings.md lists them; the list is made from here.
+The list in docs/findings.md is generated from this module.
 """
 
 import difflib
@@ -89,7 +89,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(items: Iterable[str], base: Limits | None = None) -> Limits:
-    """Return limits with `KEY=VALUE` items applied; `ValueError` in one line for a key or value that cannot be."""
+    """Return limits with the `KEY=VALUE` items applied. Raises `ValueError` (one line) for a bad key or value."""
     known = Limits.__struct_fields__
     changes = {}
     for item in items:

@@ -1,4 +1,4 @@
-"""The steps of a pass as its ranks wrote them: `steps.parquet` and `rank.json` in, columns of numbers out."""
+"""Reads the steps of a pass from the `steps.parquet` and `rank.json` of its ranks, as numeric columns."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ class PassSteps(msgspec.Struct, frozen=True, kw_only=True):
     counted: dict[int, Column] = {}  # rank -> whether the step comes after warm-up
 
     def median(self, rank: int, column: str) -> float | None:
-        """Return a rank's median of a column (ns), None when it was not measured."""
+        """Return a rank's median of a column (ns), None if it was not measured."""
         values = self.ranks[rank].get(column, np.zeros(0))
         values = values[~np.isnan(values)]
         return float(np.median(values)) if len(values) else None
 
     def step_ns(self) -> float | None:
-        """Return the median step (ns) over ranks and steps: device time where it was measured, else host time."""
+        """Return the median step (ns) over ranks and steps: device time if every rank has it, otherwise host time."""
         for column in ("device_ns", "host_ns"):
             values = [self.median(rank, column) for rank in self.ranks]
             known = [value for value in values if value is not None]
@@ -64,6 +64,6 @@ def read_pass(pass_dir: PassDir, phase: str | None) -> PassSteps | None:
 
 
 def read_repeats(run_dir: RunDir) -> list[PassSteps]:
-    """Read the measured steps of every repeat of the plain pass that has any."""
+    """Read the measured steps of every repeat of the plain pass that has some."""
     found = [read_pass(pass_dir, "measured") for pass_dir in run_dir.repeats("plain")]
     return [repeat for repeat in found if repeat is not None]

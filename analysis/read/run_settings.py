@@ -1,4 +1,4 @@
-"""What a run folder says about its job: its settings, and what each rank wrote about itself."""
+"""Reads what a run folder says about its job: the settings, and each rank's `rank.json`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,11 +9,11 @@ from rankscope.conf.files import read_json
 
 
 def config_of(run_dir: RunDir) -> RunConfig | None:
-    """Return the settings of a run of the reference model; None if they are unreadable or a script decided them."""
+    """Return the settings of a run of the reference model; None if unreadable or if a script determined them."""
     try:
         config = load_config(run_dir.config)
     except ConfigError:
-        return None  # the summary says so
+        return None  # the summary reports this
     return config if config.script is None else None
 
 
