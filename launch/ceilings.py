@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +23,7 @@ from rankscope.conf.contract import OK
 from rankscope.conf.files import write_json
 from rankscope.conf.host import host_name
 from rankscope.conf.user_cache import cache_folder, path_for
-from rankscope.launch.cli import run_command
+from rankscope.launch.cli import overrides_only, run_command
 from rankscope.launch.configure.compose import compose
 from rankscope.launch.configure.preflight import refuse
 from rankscope.launch.run.record import say
@@ -31,45 +32,39 @@ from rankscope.launch.system.processes import MARK, Stop, end, mark, start
 from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
 
 _GRACE_S = 5.0
-_HELP = """\
-usage: rankscope ceilings [--again] [--json] [KEY=VALUE]...
-
-Measures what this node can do, over the process group that training would use:
-all-reduce, reduce-scatter, all-gather and broadcast by size; copies to and on
-the device and in the host's memory; matrix products by arithmetic; the time to
-launch an operator. Takes a minute; kept in the user's cache, where
-`rankscope analyze` finds it for runs on this node.
-
-  rankscope ceilings                    as many ranks as there are GPUs (CPU: 2)
-  rankscope ceilings world_size=4 backend=gloo device=cpu
-
-  --again   measure although there is a measurement
-  --json    print the file instead of tables"""
+_HINT = "set XDG_CACHE_HOME to a folder you may write"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Measure or look up, and print; returns the exit status: 0, 2 refused or failed, 130 or 143 interrupted."""
-    flags = {argument for argument in argv if argument.startswith("-")}
-    if flags & {"-h", "--help"}:
-        print(_HELP)
-        return OK
-    overrides = [argument for argument in argv if argument not in flags]
-    hint = "set XDG_CACHE_HOME to a folder you may write"
-    return run_command("rankscope ceilings", lambda: _run(flags, overrides), hint)
+@click.command("rankscope ceilings", context_settings={"ignore_unknown_options": True})
+@click.option("--again", is_flag=True, help="Measure although there is a measurement.")
+@click.option("--json", "as_json", is_flag=True, help="Print the file instead of tables.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=VALUE]...")
+def ceilings(again: bool, as_json: bool, words: tuple[str, ...]) -> int:
+    """Measure what this node can do, over the process group that training would use.
 
+    Measured are all-reduce, reduce-scatter, all-gather and broadcast by size; copies to and on the device and in the
+    host's memory; matrix products by arithmetic; the time to launch an operator. It takes a minute. The result is kept
+    in the user's cache, where `rankscope analyze` finds it for runs on this node.
 
-def _run(flags: set[str], overrides: Sequence[str]) -> int:
-    if flags - {"--again", "--json"}:
-        raise ConfigError(f"{min(flags - {'--again', '--json'})}: no such option; there are --again and --json")
+    \b
+      rankscope ceilings                    as many ranks as there are GPUs (CPU: 2)
+      rankscope ceilings world_size=4 backend=gloo device=cpu
+    """
+    overrides = overrides_only(words, "--again and --json")
     with Stop() as stop:
         facts = torch_facts()
         config = _config(overrides, facts)
         refuse(config, facts)
         path = _path(config, facts)
-        if "--again" in flags or not path.exists():
+        if again or not path.exists():
             _measure(config, path, stop)
-        _print(path, as_json="--json" in flags)
+        _print(path, as_json=as_json)
         return OK
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure or look up, and print; returns the exit status: 0, 2 refused or failed, 130 or 143 interrupted."""
+    return run_command(ceilings, argv, hint=_HINT, prefix="rankscope ceilings")
 
 
 def _config(overrides: Sequence[str], facts: TorchFacts) -> RunConfig:

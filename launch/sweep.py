@@ -211,14 +211,3 @@ def _report(sweep: SweepDir, stop: Stop) -> None:
         end(process, sweep.path, _GRACE_S)
     if status:
         say(f"rankscope: no report; again with: rankscope report {sweep.path}")
-
-
-def parse(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return (sweep to resume or None, overrides) of a command line with -m or --resume."""
-    rest = [argument for argument in arguments if argument not in ("-m", "--multirun")]
-    if "--resume" in rest:
-        at = rest.index("--resume")
-        if len(rest) != at + 2 or at != 0:
-            raise ConfigError("--resume: give the sweep's folder and nothing else; its points are in its sweep.json")
-        return Path(rest[1]), []
-    return None, rest

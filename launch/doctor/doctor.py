@@ -3,7 +3,6 @@
 A table (or JSON) out; exit status 0 when the main job can run on this machine, on CPU at least, else 2.
 """
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -16,11 +15,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rankscope.conf import command
 from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.launch.doctor import nsys as nsys_doctor
 from rankscope.launch.doctor import slurm as slurm_doctor
@@ -43,19 +44,26 @@ raise SystemExit(0 if value.item() == 2 else 1)
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the checks; returns 0 when the main job can run here, else 2."""
-    parser = argparse.ArgumentParser(prog="rankscope doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    parser.add_argument("--runs-dir", default="runs", help="where runs are to be written (default: runs)")
-    arguments = parser.parse_args(argv)
-    checks = diagnose(Path(arguments.runs_dir))
+@click.command("rankscope doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
+@click.option("--runs-dir", default="runs", show_default=True, type=click.Path(path_type=Path), help="Where runs go.")
+def doctor(as_json: bool, runs_dir: Path) -> int:
+    """Say what is installed, what works, what is missing and how to get it.
+
+    The exit status is 0 if the main job can run on this machine, at least on CPU, otherwise 2.
+    """
+    checks = diagnose(runs_dir)
     able = all(check.state == "works" for check in checks if check.needed)
-    if arguments.json:
+    if as_json:
         print(json.dumps({"able": able, "checks": msgspec.to_builtins(checks)}, indent=1))
     else:
         _show(checks, able)
     return OK if able else NO_NUMBERS
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the checks; returns 0 if the main job can run here, otherwise 2."""
+    return command.run_command(doctor, argv, known=(), hint="give another --runs-dir", prefix="rankscope doctor")
 
 
 def diagnose(runs_dir: Path) -> list[Check]:
@@ -131,7 +139,7 @@ def _gloo(facts: TorchFacts) -> Check:
 
 def _all_reduce(folder: Path) -> str | None:
     """Run the two ranks; returns None, or why they did not come to an end."""
-    from rankscope.launch.system import processes
+    from rankscope.launch.system import processes  # needs psutil, which may be missing
 
     script, log = folder / "all_reduce.py", folder / "log"
     script.write_text(_GLOO)

@@ -64,11 +64,7 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
 
 def main(argv: list[str]) -> int:
     """Run the command; returns the exit status."""
-    return run_command(
-        "rankscope ncu",
-        lambda: int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0),
-        hint="give another path",
-    )
+    return run_command(ncu, argv, hint="give another path", prefix="rankscope ncu")
 
 
 def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
