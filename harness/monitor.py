@@ -18,6 +18,7 @@ from pathlib import Path
 from rankscope.harness.observe.instrument import Instrument
 from rankscope.harness.observe.marks import Source
 from rankscope.harness.watch.judge import Event
+from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.watch import Watch
 
 
@@ -47,13 +48,13 @@ class Monitor(Instrument):
         steps_from: Source = "recorder",
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        self._watch = Watch(
+        options = Options(
             parent=Path(folder).absolute(),
             every=every,
             window=window,
             warmup=warmup,
             alpha=every / false_alarm_steps / 2,  # half for each of the two judgements
-            least=least_change,
+            least_change=least_change,
             trace_steps=trace_steps,
             max_windows=max_windows,
             part_steps=part_steps,
@@ -62,6 +63,7 @@ class Monitor(Instrument):
             steps_from=steps_from,
             on_event=on_event,
         )
+        self._watch = Watch(options)
         super().__init__(self._watch)
 
     @property
