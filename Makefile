@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 FOLDERS := conf models harness launch analysis
 
-.PHONY: demo test lint types unit clean
+.PHONY: demo test lint types unit docs clean
 
 demo: $(STAMP)
 	$(BIN)/rankscope run name=demo model=gpt world_size=2 batch_size=4 device=cpu
@@ -35,6 +35,11 @@ $(STAMP): pyproject.toml constraints.txt
 	mkdir -p .venv/types/rankscope
 	for folder in $(FOLDERS); do ln -sfn "$(CURDIR)/$$folder" .venv/types/rankscope/$$folder; done
 	touch $@
+
+# The parts of docs/ that are made from the code; a test fails if they are out of date.
+docs: $(STAMP)
+	$(BIN)/python -m rankscope.analysis.explain.describe
+	$(BIN)/python -m rankscope.analysis.show.summary_schema
 
 clean:
 	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rankscope.analysis.core.notices import AnalysisError, Notice
     from rankscope.analysis.monitor_steps import monitor_steps
+    from rankscope.analysis.options import Options
     from rankscope.analysis.pipeline import load
-    from rankscope.analysis.result import Analysis, Options
+    from rankscope.analysis.result import Analysis
     from rankscope.analysis.show.summary import summarise
 
 __all__ = ["Analysis", "AnalysisError", "Notice", "Options", "load", "monitor_steps", "summarise"]
 
 _HOMES = {
     "Analysis": "result",
-    "Options": "result",
+    "Options": "options",
     "AnalysisError": "core.notices",
     "Notice": "core.notices",
     "monitor_steps": "monitor_steps",

@@ -1,6 +1,6 @@
-"""The way through: files -> tables -> one clock -> matched collectives -> steps -> verdict -> findings.
+"""The way through: files -> ranks -> one clock -> matched collectives -> steps -> verdict -> findings.
 
-`load(path)` is for notebooks: it gives an `Analysis`, whose tables are DataFrames.
+`load(path)` returns an `Analysis`; commands and notebooks get the same one.
 """
 
 from collections import defaultdict
@@ -19,41 +19,86 @@ from rankscope.analysis.core import group_by
 from rankscope.analysis.core.notices import AnalysisError, Notice
 from rankscope.analysis.core.progress import Progress
 from rankscope.analysis.core.table import Column, Table
-from rankscope.analysis.explain import stragglers
-from rankscope.analysis.explain.gather import ceilings_of, diagnose
-from rankscope.analysis.measure import step_choice
+from rankscope.analysis.explain.findings import explain
+from rankscope.analysis.measure import ceilings, step_choice, stragglers
 from rankscope.analysis.measure.breakdown import exposed_of_each, measure_steps
+from rankscope.analysis.measure.recording import Recording, untraced
+from rankscope.analysis.options import Options
 from rankscope.analysis.rank import workers
 from rankscope.analysis.rank.cache import prune
 from rankscope.analysis.rank.identity import identify, missing_notices, mixed_jobs, world_size_of
-from rankscope.analysis.rank.prepare import prepare
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.workers import Job, Outcome
-from rankscope.analysis.read import reader as readers
-from rankscope.analysis.read import sources
+from rankscope.analysis.read import reader, sources
 from rankscope.analysis.read.nsys import reports
-from rankscope.analysis.read.rank_trace import RankTrace
-from rankscope.analysis.result import Analysis, Options
-from rankscope.conf import RunDir, RunDirError
+from rankscope.analysis.read.pass_steps import read_pass
+from rankscope.analysis.result import Analysis
+from rankscope.analysis.verify import without_profiler
+from rankscope.analysis.verify.null_reasons import clock_notices, null_reasons
+from rankscope.analysis.verify.two_profilers import Agreement, agreement
+from rankscope.conf import ConfigError, RunDir, RunDirError, load_config
 from rankscope.conf.user_cache import user_folder
 
 _NAMED_ONE_BY_ONE = 8  # missing ranks
 _NO_ROWS = np.zeros(0, np.int64)
+_UNTRACED = "not traced: only throughput is known; record more with passes=[plain,torch]"
 
 
 def load(*paths: str | Path, options: Options | None = None) -> Analysis:
-    """Analyse a run folder, a folder of traces, or trace files; `AnalysisError` when there are no numbers."""
-    options = options or Options()
-    found = reports.expand(sources.find([Path(path) for path in paths]), options.nsys_steps)
+    """Analyse a run folder, a folder of traces, or trace files; raises `AnalysisError` if there are no numbers."""
+    options, places = options or Options(), [Path(path) for path in paths]
+    recording, notices = _plain_only(places, options) or _record(places, options)
+    without, more = without_profiler.read(recording)
+    notices += more
+    if not recording.ranks:
+        absent = sorted(set(range(recording.world_size)) - set(without.ranks))
+        recording = msgspec.structs.replace(recording, missing_ranks=absent)
+    agreed, more = _second_witness(recording)
+    notices += more
+    if recording.ranks:
+        notices += clock_notices(recording) + null_reasons(recording)
+    return Analysis(
+        **{name: getattr(recording, name) for name in recording.__struct_fields__},
+        findings=explain(recording, without),
+        without=without,
+        agreement=agreed,
+        notices=notices,
+    )
+
+
+def _plain_only(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]] | None:
+    """Return the recording of a completed run whose configuration asks for no traced pass; None for anything else."""
+    run_dir = RunDir(paths[0])
+    if len(paths) != 1 or not run_dir.record.exists():
+        return None
+    try:
+        config, completed = load_config(run_dir.config), run_dir.read_record().get("status") == "completed"
+    except (ConfigError, RunDirError):
+        return None  # the reader of traces says what is wrong
+    if config.passes != ["plain"] or not completed or read_pass(run_dir.for_pass("plain"), "measured") is None:
+        return None
+    notice = Notice(kind="not_traced", level="info", message=_UNTRACED)
+    return untraced(config.world_size, run_dir, options, _UNTRACED), [notice]
+
+
+def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]]:
+    """Read the traces and measure them."""
+    found = reports.expand(sources.find(paths), options.nsys_steps)
     if options.only_ranks is not None:
         found = _only(found, options.only_ranks)
     outcomes, notices = _read(found, options)
     data, more = identify(outcomes)
-    if len(paths) == 1 and options.borrow_sizes:
-        data = _with_borrowed_sizes(data, Path(paths[0]))
     notices = [*found.notices, *notices, *more]
-    analysis = analyse_ranks(data, options, world_size=found.world_size, run_dir=found.run_dir)
-    return msgspec.structs.replace(analysis, notices=[*notices, *analysis.notices], pass_name=found.pass_name)
+    if len(paths) == 1 and options.borrow_sizes:
+        data = _with_borrowed_sizes(data, paths[0])
+    recording, more = measure_ranks(data, options, world_size=found.world_size)
+    recording = msgspec.structs.replace(
+        recording,
+        run_dir=found.run_dir,
+        pass_name=found.pass_name,
+        ceilings=ceilings.find(options.ceilings, found.run_dir),
+    )
+    return recording, notices + more
 
 
 def _with_borrowed_sizes(data: list[RankData], folder: Path) -> list[RankData]:
@@ -62,21 +107,31 @@ def _with_borrowed_sizes(data: list[RankData], folder: Path) -> list[RankData]:
     if torch_pass is None:
         return data
     try:
-        torch = load(torch_pass, options=Options(cache=False))
+        torch, _ = _record([torch_pass], Options(cache=False))
     except AnalysisError:
         return data  # a run's own analysis names what is wrong with it
     return borrowed_sizes.borrow(data, torch.ranks, torch.steps_judged)
 
 
-def analyse_traces(traces: Sequence[RankTrace], options: Options, *, world_size: int | None = None) -> Analysis:
-    """Analyse tables that a reader produced, one `RankTrace` a rank; the rest of `load` only finds and reads them."""
-    return analyse_ranks([prepare(trace) for trace in traces], options, world_size=world_size)
+def _second_witness(recording: Recording) -> tuple[Agreement | None, list[Notice]]:
+    """Compare with the nsys pass of a run whose torch pass was analysed; a notice if that pass gives no numbers."""
+    if recording.run_dir is None or not recording.ranks or recording.ranks[0].source != "kineto":
+        return None, []
+    pass_dir = recording.run_dir.for_pass("nsys")
+    if not any(rank.nsys_export.exists() or rank.nsys_report.exists() for rank in pass_dir.ranks()):
+        return None, []
+    try:
+        nsys, _ = _record([pass_dir.path], Options(cache=False, borrow_sizes=False))
+    except AnalysisError as error:
+        message = f"nsys pass: {error}; nothing to compare with"
+        return None, [Notice(kind="nsys_pass_unusable", message=message)]
+    return agreement(recording, nsys)
 
 
-def analyse_ranks(
-    data: list[RankData], options: Options, *, world_size: int | None = None, run_dir: RunDir | None = None
-) -> Analysis:
-    """Analyse what is left of each rank when everything that needs only its own trace is done."""
+def measure_ranks(
+    data: list[RankData], options: Options, *, world_size: int | None = None
+) -> tuple[Recording, list[Notice]]:
+    """Measure the ranks together, given what each rank's own trace says."""
     notices = [notice for item in data for notice in item.notices]
     data = [msgspec.structs.replace(item, notices=[]) for item in data]
     size = world_size_of(data, world_size)
@@ -87,47 +142,40 @@ def analyse_ranks(
     notices += missing_notices(missing, size, {item.rank for item in data}) + _left_out(left_out) + mixed_jobs(data)
     undecided = f"ranks {_list(missing)} are missing" if missing else None
     undecided = undecided or (f"ranks {_list(left_out)} were left out on request" if left_out else None)
-    analysis = _analyse(data, size, missing, undecided, notices, options)
-    analysis = msgspec.structs.replace(analysis, run_dir=run_dir, ceilings=ceilings_of(options.ceilings, run_dir))
-    return msgspec.structs.replace(analysis, findings=diagnose(analysis))
+    recording, more = _measure(data, size, missing, undecided, options)
+    return recording, notices + more
 
 
-def _analyse(
-    data: list[RankData],
-    world_size: int,
-    missing: list[int],
-    undecided: str | None,
-    notices: list[Notice],
-    options: Options,
-) -> Analysis:
-    whole = [item for item in data if item.complete]
-    calls = match(data if not whole else whole)
-    alignment = align(calls, whole or data)
-    calls = split_waits(calls, alignment, frozenset(item.rank for item in whole))
+def _measure(
+    data: list[RankData], world_size: int, missing: list[int], undecided: str | None, options: Options
+) -> tuple[Recording, list[Notice]]:
+    complete = [item for item in data if item.complete]
+    calls = match(complete or data)
+    alignment = align(calls, complete or data)
+    calls = split_waits(calls, alignment, frozenset(item.rank for item in complete))
     rows = group_by.positions(calls["rank"])
     measured = Table({name: calls[name] for name in ("start", "end", "ready_ns", "wait_ns")})
-    tables = [measure_steps(item, measured.take(rows.get(item.rank, _NO_ROWS)), alignment) for item in whole or data]
+    tables = [measure_steps(item, measured.take(rows.get(item.rank, _NO_ROWS)), alignment) for item in complete or data]
     calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
-    chosen, left_out = step_choice.choose(whole or data, steps)
+    chosen, notices = step_choice.choose(complete or data, steps)
     if options.only_steps is not None:
         chosen, more = step_choice.only(chosen, options.only_steps)
-        left_out += more
+        notices += more
     judged = step_choice.judged(chosen, steps)
     late = stragglers.lateness(calls)
     counted = steps.take(np.isin(steps["step"], chosen))
     if undecided or not chosen:
-        verdict = stragglers.Verdict(verdict="undetermined", reason=undecided or "no whole step was recorded")
+        verdict = stragglers.Verdict(verdict="undetermined", reason=undecided or "no complete step was recorded")
     elif world_size == 1:
         verdict = stragglers.Verdict(verdict="none", steps_judged=len(judged))
     else:
         step_ns = float(np.median(counted["step_ns"]))
-        verdict = stragglers.judge(late, calls, whole, alignment, judged, step_ns, options.thresholds)
-    return Analysis(
+        verdict = stragglers.judge(late, calls, complete, alignment, judged, step_ns, options.limits)
+    recording = Recording(
         ranks=data,
         world_size=world_size,
         missing_ranks=missing,
-        notices=[*notices, *left_out],
         alignment=alignment,
         calls=calls,
         step_table=steps,
@@ -135,9 +183,9 @@ def _analyse(
         steps_analysed=chosen,
         steps_judged=judged,
         verdict=verdict,
-        findings=[],  # `diagnose` makes them of the rest
         options=options,
     )
+    return recording, notices
 
 
 def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) -> Column:
@@ -203,7 +251,7 @@ def _only(found: sources.Sources, wanted: frozenset[int]) -> sources.Sources:
     """Keep the files of the wanted ranks, by what the run folder, the file's beginning or its name says."""
     kept = []
     for source in found.files:
-        rank = source.rank if source.rank is not None else readers.rank_inside(source)
+        rank = source.rank if source.rank is not None else reader.rank_inside(source)
         if (source.rank_from_name if rank is None else rank) in wanted:
             kept.append(source)
     if not kept:

@@ -1,16 +1,16 @@
-"""What docs/ shows of several GPUs, recorded again with one command: a scaling report, the confusion matrix, witnesses.
+"""Records everything that docs/ shows of several GPUs: a scaling report, the confusion matrix, two profilers compared.
 
     python benchmarks/evidence.py --out FOLDER --ranks 1,2           # two GPUs: about an hour
     python benchmarks/evidence.py --out FOLDER --ranks 1,2,4 --only scaling
 
-Stages, each of which takes up what is there already, so that an interrupted one can be started again:
+The stages reuse existing results, so you can restart an interrupted one:
 
-    ceilings    what the node can do (`rankscope ceilings`)
+    ceilings    the limits of the node (`rankscope ceilings`)
     scaling     gpt and mlp over ranks and batches, weak and strong, three repeats: FOLDER/scaling/report.md
     scenarios   the confusion matrix (benchmarks/scenarios.py): FOLDER/scenarios/table.md
     witnesses   passes=[plain,torch,nsys] of a healthy and of a faulty run: FOLDER/witnesses/{clean,late}
 
-Runs that share the machine take turns at measuring (`launch.turn`). Exits 1 when a stage failed.
+Runs that share the machine measure one after another (`launch.turn`). Exits 1 if a stage failed.
 """
 
 import argparse
@@ -24,11 +24,11 @@ GPT = ["model=gpt", "model.size=medium", "precision=tf32"]
 MLP = ["model=mlp", "model.size=medium", "precision=tf32"]
 BASE = ["model.size=small", "precision=tf32", "batch_size=24"]  # a step of 32 ms on an H100, twice what its host needs
 LARGER = ["comm_bound:model.size=large", "one_bucket:model.name=gpt", "one_bucket:model.size=medium"]
-JOBS = 6  # enough that one measures at any time
+JOBS = 6  # enough that one run is measuring at any time
 
 
 class Evidence:
-    """The stages, for so many ranks, into one folder."""
+    """The stages, for the given numbers of ranks, with one output folder."""
 
     def __init__(self, out: Path, ranks: list[int], repeats: int, more: list[str]) -> None:
         self.out = out.absolute()
@@ -37,11 +37,11 @@ class Evidence:
         self.more = [*more, f"launch.turn='{self.out / 'turn'}'"]
 
     def ceilings(self) -> bool:
-        """Measure what the node can do."""
+        """Measure the limits of the node."""
         return call([*RANKSCOPE, "ceilings", f"world_size={max(self.ranks)}"])
 
     def scaling(self) -> bool:
-        """Record one sweep a job and batch, side by side, and report on all of a job's together."""
+        """Record one sweep per job and batch, in parallel, and write one report per job."""
         jobs = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (1024, 4096))}
         with ThreadPoolExecutor(JOBS) as pool:
             for name, (job, batches) in jobs.items():
@@ -77,7 +77,7 @@ class Evidence:
         return call([str(word) for word in command])
 
     def witnesses(self) -> bool:
-        """Record one job under both profilers, as it is and with 10 ms of products planted on rank 1."""
+        """Record one job under both profilers, unchanged and with 10 ms of products planted on rank 1."""
         common = [f"world_size={max(self.ranks)}", *GPT, "batch_size=16", "passes=[plain,torch,nsys]", *self.more]
         late = ["+scenario=slow_compute", "scenario.ms=10"]
         folder, good = self.out / "witnesses", True
@@ -92,7 +92,7 @@ def _sweeps(folder: Path) -> list[Path]:
 
 
 def call(command: list[str]) -> bool:
-    """Run a command; returns whether it ended well."""
+    """Run a command and return whether it succeeded."""
     print(" ".join(command), flush=True)
     return subprocess.run(command, check=False).returncode == 0
 
@@ -100,9 +100,9 @@ def call(command: list[str]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--ranks", default="1,2", help="world sizes, with commas between; the first is 1")
+    parser.add_argument("--ranks", default="1,2", help="world sizes, separated by commas; the first is 1")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default="ceilings,scaling,scenarios,witnesses", help="stages, with commas between")
+    parser.add_argument("--only", default="ceilings,scaling,scenarios,witnesses", help="stages, separated by commas")
     parser.add_argument("overrides", nargs="*", help="further overrides for every run")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

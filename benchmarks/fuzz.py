@@ -1,10 +1,10 @@
-"""Coverage-guided fuzzing of the readers, by atheris (pip install atheris): no crash, no hang, no memory without end.
+"""Coverage-guided fuzzing of the readers by atheris (pip install atheris). Finds crashes, hangs and memory leaks.
 
     python benchmarks/fuzz.py trace CORPUS -max_total_time=3600 -timeout=20 -rss_limit_mb=3000
     python benchmarks/fuzz.py export CORPUS -max_total_time=3600 -timeout=20 -rss_limit_mb=3000
 
-CORPUS is a folder that is filled with pieces of the recordings in tests/data first, and grows. Anything but numbers or
-an `AnalysisError` is a finding; libFuzzer then writes the input to `crash-...` in the working folder.
+CORPUS is a folder. The script first fills it with pieces of the recordings in tests/data, and then it grows. Any result
+other than numbers or an `AnalysisError` is a finding; libFuzzer writes its input to `crash-...` in the working folder.
 """
 
 import gzip
@@ -18,7 +18,7 @@ import atheris
 
 with atheris.instrument_imports(include=["rankscope.analysis"]):
     from rankscope.analysis import AnalysisError, load, summarise
-    from rankscope.analysis.result import Options
+    from rankscope.analysis.options import Options
 
 ROOT = Path(__file__).parents[1]
 KINDS = {"trace": "rank0.json", "export": "rank0.sqlite"}

@@ -1,9 +1,9 @@
-"""Slow hosts among many: simulated jobs whose hosts' clocks differ by seconds and drift; all planted must be found.
+"""Finds slow hosts in simulated jobs whose hosts' clocks differ by seconds and drift. All planted hosts must be found.
 
-    python benchmarks/hosts.py                   # 1,024 ranks, 8 a host, three faults on one to three hosts
+    python benchmarks/hosts.py                   # 1,024 ranks, 8 per host, three faults on one to three hosts
     python benchmarks/hosts.py --ranks 256
 
-Prints a row a job, and ends with status 1 if a planted host was missed or another one named.
+Prints one row per job. The exit status is 1 if a planted host was missed or another host was named.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def job(ranks: int, each: int, fault: str, hosts: frozenset[int], seed: int) -> 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=1024)
-    parser.add_argument("--each", type=int, default=8, help="ranks of a host")
+    parser.add_argument("--each", type=int, default=8, help="ranks per host")
     arguments = parser.parse_args()
     last = arguments.ranks // arguments.each - 1
     planted = [("none", []), ("compute", [last // 2]), ("data", [0, last]), ("host", [1, last // 3, last - 1])]

@@ -1,8 +1,8 @@
-"""How fast and in how much memory traces are read and analysed, beside HTA (HolisticTraceAnalysis) on the same files.
+"""Measures the time and memory of reading and analysing traces, for rankscope and HTA (HolisticTraceAnalysis).
 
-Makes its inputs in a temporary folder, runs ours and the peer alternately, each run a process of its own, and prints
-medians: seconds of the work itself, and wall, CPU and peak memory of the whole process. The peer is installed from
-PyPI in environments of its own, under its old name and its new one; where that fails it is left out and said so.
+Creates its inputs in a temporary folder, alternates between rankscope and the peer, runs each in a new process, and
+prints medians: seconds of the work itself, and wall time, CPU time and peak memory of the complete process. The peer is
+installed from PyPI in separate environments, under its old and its new name. If that fails, the table says so.
 
     python benchmarks/ingest.py                        # everything: several minutes, 3 GB of disk
     python benchmarks/ingest.py --parts small,limits --no-peer
@@ -38,7 +38,7 @@ class Runs:
     name: str
     command: list[str]
     once: bool = False  # slow: not repeated
-    several: bool = False  # starts processes: their memory is looked at while they run
+    several: bool = False  # starts processes, whose memory is sampled while they run
     environment: dict[str, str] = field(default_factory=dict)
     seconds: list[dict[str, float]] = field(default_factory=list)
     error: str | None = None
@@ -52,7 +52,8 @@ class Runs:
             self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
         ) as process:
             peak = 0
-            while process.poll() is None:  # looking at memory slows a large process down: only where there are several
+            # Sampling memory slows a large process down, so do it only if there are several processes.
+            while process.poll() is None:
                 if self.several:
                     peak = max(peak, memory_of(process.pid))
                 time.sleep(0.2 if self.several else 0.01)
@@ -70,7 +71,7 @@ class Runs:
 
 
 def memory_of(pid: int) -> int:
-    """Return the memory (bytes) of a process and all below it, shared pages counted once (PSS; Linux)."""
+    """Return the memory (bytes) of a process and its descendants; shared pages count once (PSS; Linux)."""
     total = 0
     for each in _family(pid):
         try:
@@ -100,7 +101,7 @@ def ours(task: str, path: Path, name: str, *, cache: Path, fast: bool, once: boo
 
 
 def peers(folder: Path, task: str, path: Path, *, once: bool = False) -> list[Runs]:
-    """Return the peer under both names; installs it at the first call."""
+    """Return the peer under both names, and install it at the first call."""
     runs = []
     for name, package in PEERS.items():
         place = folder / name.partition(" ")[2].replace(" ", "-")
@@ -111,7 +112,7 @@ def peers(folder: Path, task: str, path: Path, *, once: bool = False) -> list[Ru
             task == "analyze",
         )
         if not place.exists():
-            # with pandas 3 it fails on traces of more than 32,767 rows
+            # With pandas 3, HTA fails on traces of more than 32,767 rows.
             subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
             install = [str(place / "bin" / "pip"), "install", "--quiet", package, "pandas<3"]
             done = subprocess.run(install, capture_output=True, text=True, check=False)
@@ -123,7 +124,7 @@ def peers(folder: Path, task: str, path: Path, *, once: bool = False) -> list[Ru
 
 
 def alternate(title: str, runs: Sequence[Runs], repeat: int, size: float) -> list[dict[str, Any]]:
-    """Run everything in turn, print a table, and return its rows; ratios are against the last program."""
+    """Run all programs in turn, print a table, and return its rows. Ratios are against the last HTA."""
     for turn in range(repeat):
         for run in runs:
             if turn == 0 or not run.once:
@@ -170,7 +171,7 @@ class Bench:
         cached = [ours("analyze-cached", REAL, "rankscope, from its cache", cache=self.cache, fast=False)]
         cached[0].run()
         cached[0].seconds.clear()
-        return rows + alternate("the same again", cached, self.repeat, 31)
+        return rows + alternate("the same, from the cache", cached, self.repeat, 31)
 
     def tables(self) -> list[dict[str, Any]]:
         rows = []
@@ -214,7 +215,7 @@ class Bench:
         ]
         runs.append(ours("gunzip", path, "gunzip (of the same, compressed)", cache=self.cache, fast=True))
         subprocess.run(["gzip", "-k", "-1", str(path)], check=True)
-        rows = alternate("1 GB: what bounds it", runs, self.repeat, 1000)
+        rows = alternate("1 GB: the limits of reading", runs, self.repeat, 1000)
         path.unlink()
         return rows
 
@@ -222,10 +223,10 @@ class Bench:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help=f"which of {', '.join(PARTS)}")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each program; the median counts")
+    parser.add_argument("--repeat", type=int, default=5, help="runs of each program; the table shows medians")
     parser.add_argument("--no-peer", action="store_true", help="do not install and run HTA")
-    parser.add_argument("--folder", type=Path, help="where the inputs are made (default: a temporary folder)")
-    parser.add_argument("--json", type=Path, help="also write all rows here")
+    parser.add_argument("--folder", type=Path, help="folder for the inputs (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, help="also write all rows to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=arguments.folder, prefix="rankscope-bench-") as folder:
         bench = Bench(Path(folder), arguments.repeat, not arguments.no_peer)

@@ -1,4 +1,4 @@
-"""One run of HTA for benchmarks/ingest.py, in an environment of its own: TASK PATH; prints as ingest_task.py does."""
+"""One run of HTA for benchmarks/ingest.py, in its own environment: TASK PATH. Prints the same as ingest_task.py."""
 
 import json
 import logging
@@ -20,7 +20,7 @@ def main() -> None:
     if TASK == "analyze":
         from hta.trace_analysis import TraceAnalysis
 
-        with tempfile.TemporaryDirectory() as folder:  # it takes every file of a folder for a trace
+        with tempfile.TemporaryDirectory() as folder:  # HTA reads every file of a folder as a trace
             for path in PATH.glob("rank*"):
                 shutil.copy(path, folder)
             analysis = TraceAnalysis(trace_dir=folder)

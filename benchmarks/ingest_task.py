@@ -1,4 +1,4 @@
-"""One run of ours for benchmarks/ingest.py: TASK PATH fast|plain; prints the seconds of the work and what it used."""
+"""One run of rankscope for benchmarks/ingest.py: TASK PATH fast|plain. Prints seconds of work, CPU time and memory."""
 
 import json
 import resource
@@ -41,7 +41,7 @@ def read(task: str) -> float:
 
 
 def limit(task: str) -> float:
-    """Do a part of reading only."""
+    """Run only a part of the reading, and return its seconds."""
     import numpy as np
 
     from rankscope.analysis.read.decode import Codes

@@ -1,13 +1,13 @@
-"""Does the Monitor name the rank that becomes slow half-way, and stay silent where none does? Prints a JSON verdict.
+"""Tests whether the Monitor names a rank that becomes slow half-way, and is silent without a fault. Prints JSON.
 
     torchrun --nproc-per-node=2 benchmarks/monitor.py --seconds 180 --fault compute --ms 10
     torchrun --nproc-per-node=2 benchmarks/monitor.py --seconds 180 --fault none
 
-A reference model is trained under DDP for about so many seconds at its first speed. Half-way one rank becomes slower
-by `ms` a step: by matrix products in its forward pass, by sleeping between the batch and the forward pass, or in its
-loader.
-What is expected: named within 20 steps, the right rank and cause, the same verdict in the trace of the window that the
-Monitor opens, and nothing before the fault.
+The script trains a reference model under DDP for about `--seconds` at its first speed. Half-way, one rank becomes
+slower by `--ms` per step: by matrix products in its forward pass, by sleeping between the batch and the forward pass,
+or in its loader.
+Expected: the right rank and cause within 20 steps, the same verdict in the trace of the window that the Monitor opens,
+and no event before the fault.
 """
 
 import argparse
@@ -35,7 +35,7 @@ CAUSES = {"compute": "compute", "host": "host", "data": "data"}
 
 
 def busy(context: RankContext, ms: float) -> Callable[[], None]:
-    """Return a call that takes the device about `ms`."""
+    """Return a function that keeps the device busy for about `ms`."""
     side = 2048 if context.cuda else 128
     matrix = torch.randn(side, side, device=context.device)
 
@@ -93,11 +93,11 @@ class Trial:
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
         if step % 10 == 0:
-            loss.item()  # as most loops do, to print it
+            loss.item()  # most loops do this to print the loss
         monitor.step()
 
     def run(self) -> dict[str, Any]:
-        """Train, and return what the Monitor saw."""
+        """Train, and return the Monitor's events."""
         monitor = Monitor(self.options.folder, trace_steps=4, max_windows=4)
         total, began = 1 << 60, time.perf_counter()
         for step, batch in enumerate(monitor.loader(self.loader())):
@@ -116,7 +116,7 @@ class Trial:
         return {"steps": total, "seconds": round(took, 1), "events": events, "folder": str(monitor.folder)}
 
     def agreed_steps(self, seconds: float) -> int:
-        """Return how many steps the whole trial has, the same on every rank."""
+        """Return the number of steps of the complete trial, the same on every rank."""
         self.context.synchronize()
         slowest = torch.tensor(seconds, device=self.context.device)
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
@@ -124,7 +124,7 @@ class Trial:
 
 
 def verdict(found: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
-    """Return what was planted, what was found, and whether that is right."""
+    """Return the planted fault, the events, and whether they are right."""
     planted = None if options.fault == "none" else found["steps"] // 2
     late = next((event for event in found["events"] if event["event"] == "late_rank"), None)
     early = [event for event in found["events"] if planted is None or event["step"] < planted]
@@ -146,7 +146,7 @@ def verdict(found: dict[str, Any], options: argparse.Namespace) -> dict[str, Any
 
 
 def first_window(folder: Path, after: int) -> Path | None:
-    """Return the trace window that opened first after a step."""
+    """Return the first trace window that opened after a step."""
     steps = sorted(int(path.name) for path in folder.glob("windows/*") if int(path.name) > after)
     return folder / "windows" / str(steps[0]) if steps else None
 

@@ -1,10 +1,10 @@
-"""What rankscope adds to a step: its passes against the same loop written bare, alternating in one run.
+"""Measures the time that rankscope adds to a step: its passes against a bare version of the same loop, in one run.
 
-(a) the plain pass against a loop without any timing; (b) the torch pass against a bare torch.profiler with the same
-options. The two variants of a pair run in alternating order, so that a drift of the machine hits both. Printed are
-the median of the pairs' ratios and their quartiles, first of all for the bare loop against itself: what differs from
-1 there is the machine's noise, and a smaller overhead than that cannot be seen. One process, no DDP: collectives are
-the same in both variants.
+It compares (a) the plain pass with a loop without any timing, and (b) the torch pass with a bare torch.profiler with
+the same options. The two variants of a pair run in alternating order, so that a drift of the machine affects both. It
+prints the median and quartiles of the pairs' ratios. The first line compares the bare loop with itself: its difference
+from 1 is the machine's noise, and a smaller overhead cannot be measured. It uses one process without DDP, because
+collectives are the same in both variants.
 
     python benchmarks/overhead.py --model gpt --size small --batch-size 8 --device cuda
 """
@@ -37,7 +37,7 @@ from rankscope.harness.reference.replica import Replica
 from rankscope.harness.reference.train import Trainer
 
 GOALS = {
-    "bare loop": "1 but for noise",
+    "bare loop": "1 except for noise",
     "plain pass": "at most 1.005",
     "recorder": "at most 1.005",
     "monitor": "at most 1.005",
@@ -46,7 +46,7 @@ GOALS = {
 
 
 class Observed(Observer):
-    """A script in the plain pass, whose steps are those of the optimizer."""
+    """A script in the plain pass, with one step per optimizer step."""
 
     def __init__(self, steps: Steps) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Observed(Observer):
 
 
 class Bench:
-    """One model on one device, and the four ways to run its steps; each returns seconds for a block of steps."""
+    """One model on one device, with several ways to run its steps. Each returns the seconds of a block of steps."""
 
     def __init__(self, config: RunConfig, folder: Path, steps: int) -> None:
         self.config = config
@@ -105,7 +105,7 @@ class Bench:
         return self.timed(self.plain_loop.step, self.plain_loop.steps.advance)
 
     def recorder(self) -> float:
-        """The bare loop found by torch's own calls, in the plain pass: the recorded part of `rankscope run script=`."""
+        """Run the bare loop in the plain pass, with steps found from torch's calls, as `rankscope run script=` does."""
         observer = Observed(self.plain_loop.steps)
         observer.marks.install()
         try:
@@ -115,7 +115,7 @@ class Bench:
             self.plain_loop.steps.timer.close()
 
     def monitor(self) -> float:
-        """The bare loop watched by a Monitor; of one rank, so without the exchange between hosts."""
+        """Run the bare loop with a Monitor. There is one rank, so no exchange between hosts."""
         with tempfile.TemporaryDirectory() as folder:
             monitor = Monitor(folder)
             monitor.step()
@@ -164,9 +164,9 @@ class Bench:
         )
 
     def timed(self, step: Callable[[int], None], advance: Callable[[int], None]) -> float:
-        """Run a block; its time is from the start of step 1, device idle, to the end of the last on the device.
+        """Run a block and return seconds, from the start of step 1 (device idle) to the end of the last on the device.
 
-        On a CPU it is the process's CPU time: other processes on the machine disturb that far less than wall time.
+        On a CPU this is the process's CPU time, because other processes disturb it far less than wall time.
         """
         now = time.perf_counter if self.context.cuda else time.process_time
         began = seconds = 0.0
@@ -185,7 +185,7 @@ class Bench:
 def compare(name: str, bare: Callable[[], float], ours: Callable[[], float], blocks: int, steps: int) -> None:
     """Run `blocks` pairs in alternating order and print the ratios ours / bare."""
     ratios, times = [], []
-    bare(), ours()  # the first of each allocates
+    bare(), ours()  # the first run of each allocates memory
     for block in range(blocks):
         if block % 2:
             second = ours()
@@ -229,7 +229,7 @@ def main() -> None:
         bench = Bench(config, Path(folder), options.steps)
         name = torch.cuda.get_device_name() if bench.context.cuda else f"CPU, {torch.get_num_threads()} threads"
         print(f"{options.model} {options.size}, batch {options.batch_size}, {options.precision}, {name}")
-        # In this order: once it was used, torch.profiler slows the process's later CUDA launches.
+        # The order matters: after torch.profiler was used once, the process's later CUDA launches are slower.
         compare("bare loop", bench.bare, bench.bare, options.blocks, options.steps)
         compare("plain pass", bench.bare, bench.plain_pass, options.blocks, options.steps)
         compare("recorder", bench.bare, bench.recorder, options.blocks, options.steps)

@@ -1,15 +1,15 @@
-"""The confusion matrix: every scenario of conf/scenario recorded here, what was found, and what the fix brought.
+"""Records the confusion matrix: every scenario of conf/scenario, what was found, and how much the fix saved.
 
-    python benchmarks/scenarios.py --out FOLDER --world-size 2      # on GPUs where there are some, else on the CPU
+    python benchmarks/scenarios.py --out FOLDER --world-size 2      # on GPUs if there are any, otherwise on the CPU
     python benchmarks/scenarios.py --out FOLDER --only slow_loader,comm_bound --repeats 1
-    python benchmarks/scenarios.py --out FOLDER --base model.size=small --jobs 6    # as docs/validation.md, on GPUs
+    python benchmarks/scenarios.py --out FOLDER --base model.size=small --jobs 6    # as in docs/validation.md, on GPUs
 
-Each scenario is recorded `--repeats` times with the plain and the torch pass; then its `fix` (the advised overrides,
-or the fault taken away) with the plain pass alone. Prints the table of docs/validation.md, and writes it to
-FOLDER/table.md. What is recorded in FOLDER already is not recorded again. `--base` holds for the scenarios that
-choose no model themselves, and for one alone where its name stands before (NAME:key=value). With `--jobs` runs start
-and are analysed beside each other, and measure one after another. Exits 1 when a planted fault was not found, or a
-clean run has a finding of severity high.
+Each scenario is recorded `--repeats` times with the plain and the torch pass. Then its `fix` (the advised overrides,
+or the removal of the fault) is recorded with only the plain pass. Prints the table of docs/validation.md and writes
+it to FOLDER/table.md. Existing recordings in FOLDER are reused. `--base` applies to the scenarios that choose no
+model themselves; NAME:key=value applies only to the scenario NAME. With `--jobs`, runs start and are analysed in
+parallel, but measure one after another. Exits 1 if a planted fault was not found, or if a clean run has a finding of
+severity high.
 """
 
 import argparse
@@ -34,7 +34,7 @@ from rankscope.launch.system.torch_facts import torch_facts
 CLEAN = ("none",)
 HEAD = (
     "scenario", "planted", "must be found", "found (severity, rank)", "in runs", "promised, ms", "step, ms",
-    "with the fix", "brought, ms", "brought / promised",
+    "with the fix", "saved, ms", "saved / promised",
 )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, kw_only=True):
     fixed: list[float]
 
     def hit(self, findings: list[dict[str, Any]]) -> dict[str, Any] | None:
-        """Return the finding that had to be there, on the right rank."""
+        """Return the expected finding on the expected rank, or None."""
         scenario = self.config.scenario
         for item in findings:
             right = scenario.finds_rank is None or item["ranks"] == [scenario.finds_rank]
@@ -58,7 +58,7 @@ class Row(msgspec.Struct, kw_only=True):
 
     @property
     def right(self) -> bool:
-        """Whether every repeat says what it must."""
+        """Whether every repeat has the expected findings."""
         if not self.config.scenario.finds:
             return all(item["severity"] != "high" for findings in self.found for item in findings)
         return bool(self.found) and all(self.hit(findings) for findings in self.found)
@@ -87,7 +87,7 @@ class Row(msgspec.Struct, kw_only=True):
         ]
 
     def words(self) -> str:
-        """Say what the first repeat found, the costliest first."""
+        """Return the first repeat's findings as text, costliest first."""
         if not self.found:
             return "not recorded"
         said = [f"{f['id']} ({f['severity']}, {','.join(map(str, f['ranks']))})" for f in self.found[0][:3]]
@@ -103,7 +103,7 @@ def _number(value: float | None) -> str:
 
 
 class Scenario(msgspec.Struct, kw_only=True, frozen=True):
-    """One scenario as it is to be recorded: `overrides` beside those of its file."""
+    """One scenario to record, with `overrides` in addition to those of its file."""
 
     name: str
     overrides: list[str]
@@ -112,11 +112,11 @@ class Scenario(msgspec.Struct, kw_only=True, frozen=True):
 
     @property
     def config(self) -> RunConfig:
-        """The configuration it is recorded with."""
+        """The composed configuration."""
         return compose([f"+scenario={self.name}", *self.overrides])
 
     def runs(self, repeat: int) -> list[tuple[Path, list[str]]]:
-        """Return folder and overrides of one repeat and of its fix."""
+        """Return folder and overrides of one repeat, and of its fix if it has one."""
         chosen = [f"+scenario={self.name}", *self.overrides]
         found = [(self.out / f"{self.name}-{repeat}", chosen)]
         if fix := self.config.scenario.fix:
@@ -124,7 +124,7 @@ class Scenario(msgspec.Struct, kw_only=True, frozen=True):
         return found
 
     def row(self) -> Row:
-        """Read what came out."""
+        """Read the results of all runs."""
         row = Row(name=self.name, config=self.config, found=[], steps=[], fixed=[])
         for path, _ in [run for repeat in range(1, self.repeats + 1) for run in self.runs(repeat)]:
             summary = read(path)
@@ -142,7 +142,7 @@ def _step(summary: dict[str, Any] | None) -> list[float]:
 
 
 def record(path: Path, overrides: list[str]) -> None:
-    """Run one point unless it is there."""
+    """Run one point unless its summary exists."""
     if (RunDir(path).analysis / "summary.json").exists():
         return
     if path.exists():  # interrupted: kept, under another name
@@ -154,7 +154,7 @@ def record(path: Path, overrides: list[str]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the summary of a run; None where it failed."""
+    """Return the summary of a run, or None if it failed."""
     try:
         RunDir(path).read_record()
         found: dict[str, Any] = json.loads((RunDir(path).analysis / "summary.json").read_text())
@@ -164,7 +164,7 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def settings(name: str) -> dict[str, Any]:
-    """Return what the file of a scenario sets."""
+    """Return the settings in a scenario's file."""
     found: dict[str, Any] = yaml.safe_load(files("rankscope.conf").joinpath("scenario", f"{name}.yaml").read_text())
     return found
 
@@ -176,7 +176,7 @@ def needs_gpu(name: str) -> bool:
 
 
 def base_of(name: str, base: list[str]) -> list[str]:
-    """Return what of `--base` holds for a scenario: all of it unless the scenario's file chooses the model."""
+    """Return the `--base` overrides of a scenario: only those with its name if its file chooses the model."""
     named = [item.partition(":") for item in base]
     own = [value for key, colon, value in named if colon and key == name]
     return own if "model" in settings(name) else [item for item in base if ":" not in item] + own
@@ -188,9 +188,9 @@ def main() -> int:
     parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--only", help="names of scenarios, with commas between")
-    parser.add_argument("--base", nargs="*", default=[], help="overrides of the scenarios that choose no model")
-    parser.add_argument("--jobs", type=int, default=1, help="runs that start beside each other")
+    parser.add_argument("--only", help="names of scenarios, separated by commas")
+    parser.add_argument("--base", nargs="*", default=[], help="overrides for the scenarios that choose no model")
+    parser.add_argument("--jobs", type=int, default=1, help="runs that start in parallel")
     parser.add_argument("overrides", nargs="*", help="further overrides for every run")
     options = parser.parse_args()
     on_gpu = options.device != "cpu" and bool(torch_facts().devices)

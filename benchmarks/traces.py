@@ -1,7 +1,7 @@
-"""Makes large trace files out of a small real one: Kineto's own layout, with times, ids and steps that go on.
+"""Makes large trace files from a small real one, in Kineto's own layout, with times, ids and steps that continue.
 
-One file of any size repeats the events of a real rank, shifted in time; many ranks are copies of one real rank with
-their own number and their own clock.
+One file of any size repeats the events of a real rank, shifted in time. Many ranks are copies of one real rank, each
+with its own number and its own clock.
 """
 
 import gzip
@@ -11,17 +11,17 @@ from pathlib import Path
 from isal import igzip
 
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-# What differs from one repetition to the next: times, ids, step numbers.
+# The values that change from one repetition to the next: times, ids, step numbers.
 _MOVING = re.compile(
     rb'("ts": )(\d+)(\.\d+)?|("(?:correlation|External id|id|Ev Idx|Record function id|Seq|Sequence number)": ?)(\d+)'
     rb"|(ProfilerStep#)(\d+)"
 )
-_IDS = 1_000_000  # a repetition's ids are this far from those of the one before
-_CLOCK_NS = 37_000_000  # so far apart are the clocks of neighbouring ranks
+_IDS = 1_000_000  # difference of ids between two successive repetitions
+_CLOCK_NS = 37_000_000  # difference between the clocks of neighbouring ranks
 
 
 def repeated(source: Path, target: Path, size: int) -> int:
-    """Write a trace of about `size` bytes; returns the number of events."""
+    """Write a trace of about `size` bytes and return the number of events."""
     head, body, tail = _split(gzip.decompress(source.read_bytes()))
     pieces, rest = _pieces(body)
     times = [number for _, kind, number in pieces if kind == "ts"]
@@ -44,7 +44,7 @@ def repeated(source: Path, target: Path, size: int) -> int:
 
 
 def many_ranks(source: Path, folder: Path, ranks: int, *, compressed: bool = True) -> int:
-    """Write one file a rank, each with a clock of its own; returns the bytes of JSON of one."""
+    """Write one file per rank, each with its own clock. Return the bytes of JSON of one file."""
     text = gzip.decompress(source.read_bytes())
     world = re.search(rb'"world_size": (\d+)', text)
     assert world is not None
@@ -78,7 +78,7 @@ def _split(text: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _pieces(body: bytes) -> tuple[list[tuple[bytes, str, int]], bytes]:
-    """Cut a text before each number that moves: (text before it, its kind, the number), and the text after all."""
+    """Cut a text before each changing number: return (text before it, its kind, the number) for each, and the rest."""
     pieces, done = [], 0
     for match in _MOVING.finditer(body):
         kind, group = ("ts", 2) if match[2] else ("id", 5) if match[5] else ("step", 7)

@@ -1,8 +1,8 @@
-"""What rankscope finds in real traces with planted faults, beside what was planted: a table in Markdown.
+"""Prints a Markdown table of planted faults in real traces and of what rankscope finds.
 
     python benchmarks/validation.py FOLDER_OF_TRACES > table.md
 
-Each subfolder is one recording (rank0.json.gz, ...). What is known of it comes from the recording itself and from an
+Each subfolder is one recording (rank0.json.gz, ...). The known answers come from the recording itself and from an
 independent implementation, not from rankscope. A row without a known answer is marked "-".
 """
 
@@ -40,7 +40,7 @@ KNOWN: dict[str, tuple[str, str | None, int | None, str | None, float | None, fl
 
 
 def row(folder: Path) -> tuple[str, bool]:
-    """Return one line of the table, and whether it agrees with what is known."""
+    """Return one line of the table, and whether it agrees with the known answer."""
     planted, verdict, rank, cause, low, high = KNOWN.get(folder.name, ("?", None, None, None, None, None))
     try:
         analysis = load(folder)

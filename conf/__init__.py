@@ -1,4 +1,4 @@
-"""What a run is and where its files lie: the schema, the run folder, the command table, and the YAML groups."""
+"""The definition of a run and its files: the schema, the run folder, the command table, and the YAML groups."""
 
 from rankscope.conf.messages import ConfigError
 from rankscope.conf.run_dir import LAYOUT_VERSION, PassDir, RankDir, RunDir, RunDirError

@@ -1,4 +1,4 @@
-"""What no single setting can say: which values fit one another. A `RunConfig` in, `ConfigError` where it cannot run."""
+"""Checks of settings against each other: raises `ConfigError` for a `RunConfig` that cannot run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rankscope.conf.sections import GPU_FAULTS
 if TYPE_CHECKING:
     from rankscope.conf.schema import RunConfig
 
-INFERENCE_WARMUP = 50  # steps before latency is measured
+INFERENCE_WARMUP = 50  # minimum steps before latency is measured
 
 
 def check(config: RunConfig) -> None:
-    """Raise `ConfigError` with one line that tells what to change."""
+    """Raise `ConfigError` with one line that says what to change."""
     for one in (
         _check_script,
         _check_batch,
@@ -30,7 +30,7 @@ def check(config: RunConfig) -> None:
         one(config)
 
 
-# What the reference model does; a script decides these itself.
+# Keys of the reference model. A script decides these itself.
 _OF_THE_MODEL = (
     "mode", "batch_size", "global_batch_size", "gradient_accumulation", "compile", "num_workers", "backend", "seed",
     "log_every", "model", "data", "ddp", "precision", "optimizer", "scenario",
@@ -42,11 +42,11 @@ def _check_script(config: RunConfig) -> None:
     if config.script is None:
         for key in ("script_args", "steps_from", "run_on"):
             if getattr(config, key) != getattr(defaults, key):
-                raise ConfigError(f"{key}={getattr(config, key)}: is about your own script; name it with script=FILE")
+                raise ConfigError(f"{key}={getattr(config, key)}: only applies to your own script; set script=FILE")
         return
     for key in _OF_THE_MODEL:
         if getattr(config, key) != getattr(defaults, key):
-            raise ConfigError(f"{key}: is about the reference model; {config.script} takes its own in script_args")
+            raise ConfigError(f"{key}: only applies to the reference model; set it for {config.script} in script_args")
     if config.profile.modules:
         raise ConfigError("profile.modules: needs the reference model; in a script open ranges with record_function")
 
@@ -55,7 +55,7 @@ def _check_batch(config: RunConfig) -> None:
     if (config.batch_size is None) == (config.global_batch_size is None):
         raise ConfigError(
             f"batch_size={config.batch_size} and global_batch_size={config.global_batch_size}: "
-            "set exactly one of them and the other to null"
+            "set exactly one of them, and the other to null"
         )
     whole, parts = config.global_batch_size, config.world_size * config.gradient_accumulation
     if whole is not None and whole % parts:
@@ -77,7 +77,7 @@ def _check_mode(config: RunConfig) -> None:
     if config.warmup_steps < INFERENCE_WARMUP:
         raise ConfigError(
             f"warmup_steps={config.warmup_steps}: mode=inference needs at least {INFERENCE_WARMUP}, "
-            "until caches, clocks and autotuning have settled"
+            "so that caches, clocks and autotuning have settled"
         )
 
 
@@ -92,12 +92,12 @@ def _check_world(config: RunConfig) -> None:
     if config.launch.turn is not None and config.launch.nnodes > 1:
         raise ConfigError(
             f"launch.turn={config.launch.turn} with launch.nnodes={config.launch.nnodes}: "
-            "it orders the runs of one host; use launch.turn=null"
+            "a turn only orders the runs of one host; use launch.turn=null"
         )
     if config.backend == "nccl" and config.device == "cpu":
-        raise ConfigError("backend=nccl with device=cpu: NCCL moves GPU memory only; use backend=gloo")
+        raise ConfigError("backend=nccl with device=cpu: NCCL only transfers GPU memory; use backend=gloo")
     if config.ddp.comm_hook == "bf16" and (config.device == "cpu" or config.backend == "gloo"):
-        raise ConfigError("ddp.comm_hook=bf16: torch offers this hook with NCCL only; use fp16, or device=cuda")
+        raise ConfigError("ddp.comm_hook=bf16: torch offers this hook only with NCCL; use fp16, or device=cuda")
     if config.precision.name == "fp16" and config.device == "cpu":
         raise ConfigError("precision=fp16 with device=cpu: fp16 needs a GPU; use precision=bf16 or fp32")
 
@@ -110,14 +110,14 @@ def _check_nsys(config: RunConfig) -> None:
             f"nsys.ranks={nsys.ranks}: allowed are all, one_per_host, or ranks from 0 to {config.world_size - 1}"
         )
     if "nvtx" not in nsys.traces:
-        raise ConfigError(f"nsys.traces={nsys.traces}: must hold nvtx, which names the steps")
+        raise ConfigError(f"nsys.traces={nsys.traces}: must include nvtx, which marks the steps")
 
 
 def _check_names(config: RunConfig) -> None:
     if not config.name or Path(config.name).name != config.name or config.name.startswith("."):
         raise ConfigError(f"name={config.name!r}: must be a plain folder name, without '/' or a leading dot")
     if not config.passes or len(set(config.passes)) != len(config.passes):
-        raise ConfigError(f"passes={config.passes}: name at least one pass, each once")
+        raise ConfigError(f"passes={config.passes}: name at least one pass, and each only once")
 
 
 def _check_data(config: RunConfig) -> None:
@@ -126,7 +126,7 @@ def _check_data(config: RunConfig) -> None:
     kinds = {"gpt": ("synthetic", "tokens"), "resnet": ("synthetic", "images"), "mlp": ("synthetic",)}
     allowed = kinds[config.model.name]
     if config.data.name not in allowed:
-        raise ConfigError(f"data={config.data.name}: model={config.model.name} takes data={' or '.join(allowed)}")
+        raise ConfigError(f"data={config.data.name}: model={config.model.name} needs data={' or '.join(allowed)}")
     if config.model.channels_last and config.model.name != "resnet":
         raise ConfigError(f"model.channels_last=true: only for model=resnet, not {config.model.name}")
     batch = config.rank_batch_size * config.world_size
@@ -135,7 +135,9 @@ def _check_data(config: RunConfig) -> None:
             f"data.samples={config.data.samples}: fewer than one batch of all ranks ({batch} samples); raise it"
         )
     if config.data.persistent_workers and config.num_workers == 0:
-        raise ConfigError("data.persistent_workers=true with num_workers=0: there is no worker to keep")
+        raise ConfigError(
+            "data.persistent_workers=true with num_workers=0: there are no workers to keep; use num_workers=1 or more"
+        )
 
 
 def _check_scenario(config: RunConfig) -> None:
@@ -159,8 +161,8 @@ def _check_profile(config: RunConfig) -> None:
         )
     of_operators = ("record_shapes", "profile_memory", "with_stack", "with_flops")
     if profile.device_only and any(getattr(profile, name) for name in of_operators):
-        raise ConfigError(f"profile.device_only=true: there are no operators to record {', '.join(of_operators)} of")
+        raise ConfigError(f"profile.device_only=true: records no operators, so set {', '.join(of_operators)} to false")
     if profile.modules and config.compile != "off":
         raise ConfigError(
-            f"profile.modules with compile={config.compile}: compiled code runs no hooks; use compile=off"
+            f"profile.modules with compile={config.compile}: compiled code does not run hooks; use compile=off"
         )

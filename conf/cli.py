@@ -1,7 +1,7 @@
-"""The command `rankscope`: a table from each command to the module that does it, which is imported only then.
+"""The command `rankscope`: a table from each command to its module, which is imported only if the command is used.
 
-`launch` and `analysis` never import each other, and the analysis starts without torch or Hydra. So the table holds
-names, not functions.
+The table holds names instead of functions, because `launch` and `analysis` must not import each other, and the analysis
+must start without torch and Hydra.
 """
 
 import importlib
@@ -15,41 +15,57 @@ from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS
 
 # command: (module, function that takes the remaining arguments and returns an exit status, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "run": ("rankscope.launch.main", "main", "train a model on N ranks, record every rank, analyse"),
+    "run": (
+        "rankscope.launch.main",
+        "main",
+        "train on N ranks, record every rank, analyse",
+    ),
     "analyze": (
         "rankscope.analysis.commands.analyze",
         "main",
         "analyse a run folder, a folder of traces, or trace files",
     ),
-    "ingest": ("rankscope.analysis.commands.ingest", "main", "read ranks ahead, as parts of a job array"),
+    "ingest": (
+        "rankscope.analysis.commands.ingest",
+        "main",
+        "read ranks in advance, as parts of a job array",
+    ),
     "report": (
         "rankscope.analysis.commands.report_compare",
         "report_main",
-        "scaling efficiency over a sweep, and where the rest went",
+        "scaling efficiency of a sweep, and where time is lost",
     ),
     "compare": (
         "rankscope.analysis.commands.report_compare",
         "compare_main",
-        "two runs or sweeps, metric by metric; a gate for CI",
+        "compare two runs or sweeps by metric; a gate for CI",
     ),
     "timeline": (
         "rankscope.analysis.commands.timeline",
         "main",
-        "all ranks on one clock: picture, page, Perfetto trace",
+        "draw all ranks on one clock (picture, page, Perfetto)",
     ),
     "tensorboard": (
         "rankscope.analysis.commands.tensorboard",
         "main",
-        "a run or sweep as a log folder for TensorBoard",
+        "write a run or sweep as a log folder for TensorBoard",
     ),
     "nsys-strip": (
         "rankscope.analysis.commands.nsys_strip",
         "main",
-        "copy nsys exports without what is private in them",
+        "copy nsys exports without their private data",
     ),
-    "ceilings": ("rankscope.launch.ceilings", "main", "what this node can do: collectives, copies, arithmetic"),
-    "ncu": ("rankscope.launch.ncu.command", "main", "Nsight Compute on the heaviest kernels of a rank"),
-    "doctor": ("rankscope.launch.doctor.doctor", "main", "what is installed, what is missing and how to get it"),
+    "ceilings": (
+        "rankscope.launch.ceilings",
+        "main",
+        "measure this node: collectives, copies, arithmetic",
+    ),
+    "ncu": ("rankscope.launch.ncu.command", "main", "run Nsight Compute on the heaviest kernels of a rank"),
+    "doctor": (
+        "rankscope.launch.doctor.doctor",
+        "main",
+        "show what is installed, what is missing, how to get it",
+    ),
 }
 
 _NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "tensorboardX": "tensorboard", "torch": "train"}

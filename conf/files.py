@@ -1,4 +1,4 @@
-"""Files of a run: what is written is renamed from a temporary name beside it, so that no reader meets half of it."""
+"""Reads and writes files of a run. A file is renamed from a temporary name, so that readers never see half of it."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; it takes `path`'s name when the block ends without an error."""
+    """Yield a temporary path next to `path`, and rename it to `path` if the block ends without an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
@@ -20,13 +20,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, whole or not at all."""
+    """Write `text` to `path`, either completely or not at all."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def text_of(path: Path) -> str:
-    """Return what a log says, nothing where it cannot be read."""
+    """Return the text of a log, or an empty text if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:
@@ -34,7 +34,7 @@ def text_of(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read JSON; raises `OSError`, or `ValueError` for what is no JSON or nested without end."""
+    """Read JSON. Raises `OSError`, or `ValueError` if the text is not JSON or is nested too deep."""
     try:
         return json.loads(path.read_text())
     except RecursionError:
@@ -42,5 +42,5 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, whole or not at all; NaN and infinity are refused (ValueError)."""
+    """Write `value` as indented JSON, completely or not at all. Raises `ValueError` for NaN and infinity."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")

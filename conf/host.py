@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def host_name() -> str:
-    """Return SLURM's name of this node in a job of SLURM, otherwise the host's own name."""
+    """Return SLURM's name of this node inside a SLURM job, otherwise the host's own name."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 

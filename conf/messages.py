@@ -1,4 +1,4 @@
-"""Turns a validation error of msgspec into one line that names the key, the value and what is allowed."""
+"""Converts a validation error of msgspec to one line that names the key, the value and what is allowed."""
 
 import difflib
 import re
@@ -15,7 +15,7 @@ class ConfigError(ValueError):
 
 
 def describe(error: msgspec.ValidationError, data: Mapping[str, Any], schema: type) -> str:
-    """Return the one line for `error`, raised when `data` was converted to `schema`."""
+    """Return one line for `error`, which was raised when `data` was converted to `schema`."""
     match = _PATH.match(str(error))
     assert match is not None  # the pattern matches any text
     what, path = match["what"], (match["path"] or "").lstrip(".")
@@ -37,7 +37,7 @@ def _unknown(key: str, path: str, section: Any) -> str:
 
 
 def _walk(schema: Any, path: str) -> tuple[Any, Any]:
-    """Return the struct that holds the key at `path`, or that is at `path`, and the key's type."""
+    """Return the key's type at `path`, and the struct that holds the key (or the struct itself, if `path` is one)."""
     section: Any = schema
     hint: Any = schema
     for key in filter(None, re.split(r"[.\[]", path)):
@@ -57,6 +57,6 @@ def _choices(hint: Any) -> list[str]:
 def _value(data: Any, path: str) -> Any:
     for key in filter(None, re.split(r"[.\[]", path)):
         if key.endswith("]"):
-            return data  # msgspec does not say which item: show the list
+            return data  # msgspec does not say which item, so show the complete list
         data = data.get(key) if isinstance(data, Mapping) else None
     return data

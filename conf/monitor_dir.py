@@ -1,12 +1,12 @@
-"""The folder of a watched run: the one place that knows every path in it.
+"""The folder of a watched run; the only module that knows its paths.
 
 <name>/<date>-<time>-watch/
-  monitor.json                      who watched: ranks, hosts, settings
-  events.jsonl                      what was noticed, a line each, written at once
-  ranks/<rank>/steps-<first>.jsonl  a line a step, written as soon as the device is past it
-  ranks/<rank>/steps-<first>.parquet   the same when a part is full, or the run is over
-  ranks/<rank>/stats.jsonl          percentiles and means of a rolling window, a line every few steps
-  windows/<step>/ranks/<rank>/      traces of a window, laid out as a pass: `rankscope analyze` reads it
+  monitor.json                      ranks, hosts, settings
+  events.jsonl                      one line per event, written at once
+  ranks/<rank>/steps-<first>.jsonl  one line per step, written as soon as the device has passed it
+  ranks/<rank>/steps-<first>.parquet   the same, if a part is full or the run is over
+  ranks/<rank>/stats.jsonl          percentiles and means of a rolling window, one line every few steps
+  windows/<step>/ranks/<rank>/      traces of a window, in the layout of a pass: `rankscope analyze` reads it
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ class MonitorRankDir:
     path: Path
 
     def part(self, first: int) -> Path:
-        """The lines of the steps from `first` on."""
+        """Return the file of the steps from `first` on."""
         return self.path / f"steps-{first:09d}.jsonl"
 
     def parts(self) -> list[Path]:
-        """Every part, Parquet where it is whole, in the order of steps."""
+        """Return every part in the order of steps; complete parts are Parquet."""
         return sorted(path for path in self.path.glob("steps-*") if path.suffix in (".jsonl", ".parquet"))
 
     @property
@@ -44,33 +44,31 @@ class MonitorDir:
 
     @property
     def info(self) -> Path:
-        """Who watched (JSON)."""
+        """Ranks, hosts and settings of the watch (JSON)."""
         return self.path / "monitor.json"
 
     @property
     def events(self) -> Path:
-        """What was noticed (JSON lines)."""
+        """Events (JSON lines)."""
         return self.path / "events.jsonl"
 
     @property
     def tensorboard(self) -> Path:
-        """TensorBoard's log folder."""
         return self.path / "tensorboard"
 
     def rank(self, rank: int) -> MonitorRankDir:
-        """The folder of one rank."""
         return MonitorRankDir(self.path / "ranks" / str(rank))
 
     def ranks(self) -> dict[int, MonitorRankDir]:
-        """The ranks that have a folder."""
+        """Return the ranks that have a folder, in numerical order."""
         found = (path for path in (self.path / "ranks").glob("*") if path.name.isdecimal())
         return {int(path.name): MonitorRankDir(path) for path in sorted(found, key=lambda path: int(path.name))}
 
     def window(self, step: int) -> PassDir:
-        """The traces of the window that opened at a step."""
+        """Return the traces of the window that opened at a step."""
         return PassDir(self.path / "windows" / str(step))
 
     @classmethod
     def claim(cls, parent: Path, started: datetime) -> "MonitorDir":
-        """Create a folder that nobody else has."""
+        """Create a new folder that no other process uses."""
         return cls(RunDir.claim(parent, "watch", started).path)

@@ -1,6 +1,6 @@
-"""The program nsys: where it is, which version, and what it makes of a report. Used by launch and by the analysis.
+"""The program nsys: its path, its version, and its exports of reports. Used by launch and by the analysis.
 
-Nothing here raises for a missing or failing program: functions return None, or the one line that says why.
+No function raises for a missing or failing program: it returns None, or one line that gives the reason.
 """
 
 import os
@@ -16,7 +16,7 @@ _HOST_FOLDERS = ("host-linux-x64", "host-linux-armv8", "linux-desktop-glibc_2_11
 
 
 def find() -> Path | None:
-    """Return nsys: on PATH, else where the CUDA toolkit and Nsight Compute put theirs (the newest)."""
+    """Return nsys from PATH, otherwise the newest that the CUDA toolkit or Nsight Compute installed."""
     on_path = shutil.which("nsys")
     if on_path is not None:
         return Path(on_path)
@@ -25,20 +25,20 @@ def find() -> Path | None:
 
 
 def release(program: Path) -> str | None:
-    """Return the release that a program of Nsight Systems states, as in 2023.4.4.54."""
+    """Return the release that a program of Nsight Systems reports, such as 2023.4.4.54."""
     said, _ = _run([str(program), "--version"], limit_s=30)
     match = _RELEASE.search(said)
     return match[0] if match else None
 
 
 def release_numbers(text: str) -> tuple[int, ...]:
-    """Return the first release in a text as numbers to compare, () without one."""
+    """Return the first release in a text as numbers for comparison, or () if there is none."""
     match = _RELEASE.search(text)
     return tuple(int(part) for part in match[0].split(".")) if match else ()
 
 
 def importer(nsys: Path) -> Path | None:
-    """Return the importer of the same release, which makes a report of a raw recording (.qdstrm)."""
+    """Return the importer of the same release, which converts a raw recording (.qdstrm) to a report."""
     real = nsys.resolve()
     folders = [real.parent.parent / name for name in _HOST_FOLDERS]
     if len(real.parents) > 3:  # Debian: lib/<architecture>/nsight-systems/target.../nsys, lib/nsight-systems/host...
@@ -49,11 +49,11 @@ def importer(nsys: Path) -> Path | None:
 
 
 def export(nsys: Path, report: Path, target: Path) -> str | None:
-    """Write the SQLite export of a report to `target`, whole or not at all; returns None, or why there is none."""
+    """Write a report's SQLite export to `target`, completely or not at all. Return None, or the reason for failure."""
     temporary = target.with_name(f".{target.stem}.{os.getpid()}.tmp.sqlite")
     said, status = "", None
     try:
-        # NCCL's payload needs the blobs; releases before 2024 do not know the option
+        # NCCL's payload needs the blobs, but releases before 2024 do not know the option
         for extra in (["--include-blobs=true"], []):
             options = ["-t", "sqlite", "-q", "true", "-f", "true", *extra, "-o", str(temporary), str(report)]
             said, status = _run([str(nsys), "export", *options])
@@ -66,19 +66,19 @@ def export(nsys: Path, report: Path, target: Path) -> str | None:
 
 
 def import_raw(importer: Path, raw: Path, target: Path) -> str | None:
-    """Make a report of a raw recording; returns None, or why there is none."""
+    """Convert a raw recording to a report. Return None, or the reason for failure."""
     said, status = _run([str(importer), "-i", str(raw), "-o", str(target)])
     return None if target.exists() and target.stat().st_size else last_line(said) or f"exit status {status}"
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a program's output that says something."""
+    """Return the last line of a program's output that is not empty."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
 
 def _run(command: list[str], limit_s: float = _LIMIT_S) -> tuple[str, int | None]:
-    """Return what a program said and its exit status, None when it could not run or did not end."""
+    """Return a program's output and its exit status; the status is None if it could not run or did not end."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL, timeout=limit_s

@@ -1,10 +1,10 @@
-"""The run folder: the one place that knows every path in it, how it is claimed and how its status is kept.
+"""The run folder; the only module that knows its paths, how a run claims it and how its status is recorded.
 
 runs/<date>-<time>-<name>/
   run.json  config.yaml  environment.json  launcher.log
-  passes/<pass>/torchrun/          raw streams and error.json of each rank, as torchrun lays them out
+  passes/<pass>/torchrun/          raw streams and error.json of each rank, in torchrun's layout
   passes/<pass>/ranks/<rank>/      rank.json  steps.parquet  trace.json.gz  worker.log ...
-  analysis/                        written by the analysis alone; can be deleted and made again
+  analysis/                        written only by the analysis; can be deleted and made again
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from rankscope.conf.files import read_json, write_json
 
 LAYOUT_VERSION = 1
 
-_RANK_DIGITS = 8  # a longer number names no rank
+_RANK_DIGITS = 8  # folder names with this many digits or more are not ranks
 
 Status = Literal["submitted", "running", "completed", "failed", "interrupted", "cancelled"]
 
@@ -33,17 +33,16 @@ class RankDir:
 
     @property
     def rank(self) -> int:
-        """The rank, from the folder's name."""
         return int(self.path.name)
 
     @property
     def info(self) -> Path:
-        """Who this rank was: rank, host, device, clock probes, counts, peak memory (JSON)."""
+        """The rank's identity and counts: rank, host, device, clock probes, counts, peak memory (JSON)."""
         return self.path / "rank.json"
 
     @property
     def steps(self) -> Path:
-        """One row a step (Parquet)."""
+        """One row per step (Parquet)."""
         return self.path / "steps.parquet"
 
     @property
@@ -52,11 +51,11 @@ class RankDir:
         return self.cycle_trace(0)
 
     def cycle_trace(self, cycle: int) -> Path:
-        """torch.profiler's Chrome trace of one active window; each cycle of `profile.repeat` has its own."""
+        """Return torch.profiler's Chrome trace of one active window; each cycle of `profile.repeat` has its own."""
         return self.path / (f"trace.{cycle}.json.gz" if cycle else "trace.json.gz")
 
     def tensorboard(self, trace: Path) -> Path:
-        """The name of a trace for TensorBoard's plugin, in one folder with the other ranks'."""
+        """Return the path of a trace for TensorBoard's plugin, in one folder with those of the other ranks."""
         cycle = trace.name.removesuffix(".json.gz").removeprefix("trace").lstrip(".") or "0"
         return self.path.parent.parent / "tensorboard" / f"rank{self.rank}.{cycle}.pt.trace.json.gz"
 
@@ -72,27 +71,26 @@ class RankDir:
 
     @property
     def key_averages(self) -> Path:
-        """torch.profiler's `key_averages` (Parquet); the same as text beside it with the suffix .txt."""
+        """torch.profiler's `key_averages` (Parquet); a text version is next to it with the suffix .txt."""
         return self.path / "key_averages.parquet"
 
     @property
     def stacks(self) -> Path:
-        """Collapsed stacks by self device time, when stacks were recorded."""
+        """Collapsed stacks by self device time, if stacks were recorded."""
         return self.path / "stacks.txt"
 
     @property
     def progress(self) -> Path:
-        """Phase, step and pid of a rank that runs (JSON), rewritten at most twice a second."""
+        """Phase, step and pid of a running rank (JSON), rewritten at most twice a second."""
         return self.path / "progress.json"
 
     @property
     def stack(self) -> Path:
-        """Python stacks of all threads of the rank, appended when it gets SIGUSR1; empty if it never did."""
+        """Python stacks of all threads of the rank, appended at each SIGUSR1; empty if there was none."""
         return self.path / "stack.txt"
 
     @property
     def log(self) -> Path:
-        """The rank's own log."""
         return self.path / "worker.log"
 
 
@@ -104,12 +102,11 @@ class PassDir:
 
     @property
     def name(self) -> str:
-        """The pass's name."""
         return self.path.name
 
     @property
     def kind(self) -> str:
-        """What the pass records: its name without the number of the repeat."""
+        """The pass's name without the number of the repeat."""
         return self.name.partition("-")[0]
 
     @property
@@ -119,20 +116,20 @@ class PassDir:
 
     @property
     def agent_log(self) -> Path:
-        """What torchrun itself said, its report of failed ranks included."""
+        """torchrun's own output, including its report of failed ranks."""
         return self.torchrun / "agent.log"
 
     @property
     def turn(self) -> Path:
-        """Empty; says that rank 0 holds the lock of `launch.turn`."""
+        """An empty file; it exists if rank 0 holds the lock of `launch.turn`."""
         return self.path / "turn"
 
     def rank(self, rank: int) -> RankDir:
-        """The folder of one rank; its name is not padded."""
+        """Return the folder of one rank; its name is not padded."""
         return RankDir(self.path / "ranks" / str(rank))
 
     def ranks(self) -> list[RankDir]:
-        """The ranks that have a folder, in numerical order."""
+        """Return the ranks that have a folder, in numerical order."""
         found = (folder for folder in (self.path / "ranks").glob("*") if folder.name.isdecimal())
         ranks = [RankDir(folder) for folder in found if len(folder.name) < _RANK_DIGITS]
         return sorted(ranks, key=lambda item: item.rank)
@@ -150,13 +147,13 @@ class NodeDir:
         return self.path / "node.json"
 
     def said(self, stage: str) -> Path:
-        """How a stage (`join`, or a pass) ended on this node (JSON)."""
+        """Return the file with how a stage (`join`, or a pass) ended on this node (JSON)."""
         return self.path / f"{stage}.json"
 
 
 @dataclass(frozen=True)
 class RunDir:
-    """A run folder; every path in it is made here."""
+    """A run folder and its paths."""
 
     path: Path
 
@@ -167,53 +164,50 @@ class RunDir:
 
     @property
     def config(self) -> Path:
-        """The resolved configuration, the only thing that ranks read."""
+        """The resolved configuration; ranks read only this file."""
         return self.path / "config.yaml"
 
     @property
     def environment(self) -> Path:
-        """Hosts, devices, versions and the variables that matter (JSON)."""
+        """Hosts, devices, versions and relevant variables (JSON)."""
         return self.path / "environment.json"
 
     @property
     def log(self) -> Path:
-        """The launcher's log."""
         return self.path / "launcher.log"
 
     @property
     def analysis(self) -> Path:
-        """Where the analysis writes."""
         return self.path / "analysis"
 
     def node(self, number: int) -> NodeDir:
-        """The folder of one launcher; 0 is the first."""
+        """Return the folder of one launcher; 0 is the first."""
         return NodeDir(self.path / "nodes" / str(number))
 
     @property
     def slurm(self) -> Path:
-        """What SLURM was given and what its job said, of a run that was submitted."""
+        """For a submitted run: what was submitted to SLURM, and the job's output."""
         return self.path / "slurm"
 
     @property
     def ncu(self) -> Path:
-        """The folder of the job that `rankscope ncu` runs: its configuration, and what its rank writes."""
+        """The folder of the job that `rankscope ncu` runs: its configuration and its rank's files."""
         return self.path / "ncu"
 
     def for_pass(self, name: str) -> PassDir:
-        """The folder of one pass."""
         return PassDir(self.path / "passes" / name)
 
     def repeats(self, name: str) -> list[PassDir]:
-        """The folders of a pass and its repeats (`plain`, `plain-2`, ...) that exist, in order."""
+        """Return the existing folders of a pass and its repeats (`plain`, `plain-2`, ...), in order."""
         found = (self.path / "passes").glob(f"{name}*")
         mine = [PassDir(path) for path in found if PassDir(path).kind == name]
         return sorted(mine, key=lambda item: (len(item.name), item.name))
 
     @classmethod
     def claim(cls, parent: Path, name: str, started: datetime, exact: Path | None = None) -> "RunDir":
-        """Create a folder that nobody else has: `exact`, or a new one named by date, time and `name`.
+        """Create a folder that no other process uses: `exact`, or a new one named by date, time and `name`.
 
-        `mkdir` without `exist_ok` is the lock: of two launches in one second the second gets a number.
+        `mkdir` without `exist_ok` is the lock: if two launches start in one second, the second gets a number.
         """
         if exact is not None:
             exact.parent.mkdir(parents=True, exist_ok=True)
@@ -222,7 +216,7 @@ class RunDir:
             except FileExistsError:
                 if not cls(exact)._take_over():
                     raise RunDirError(
-                        f"{exact}: exists already; a run never overwrites one, give another run_dir"
+                        f"{exact}: exists already; a run never overwrites a folder, set another run_dir"
                     ) from None
             return cls(exact)
         parent.mkdir(parents=True, exist_ok=True)
@@ -234,15 +228,15 @@ class RunDir:
             except FileExistsError:
                 continue
             return cls(path)
-        raise RunDirError(f"{parent / stem}: a thousand runs in one second; give another name")
+        raise RunDirError(f"{parent / stem}: a thousand runs started in this second; set another name")
 
     def hand_over(self) -> None:
-        """Let one other process claim this folder, which is ours: the first that gives it as `exact`."""
+        """Allow one other process to claim this folder: the first that passes it as `exact`."""
         self._handed.touch()
 
     def _take_over(self) -> bool:
         try:
-            self._handed.unlink()  # the lock: of two processes one succeeds
+            self._handed.unlink()  # the lock: only one of two processes succeeds
         except FileNotFoundError:
             return False
         return True
@@ -252,12 +246,12 @@ class RunDir:
         return self.path / ".handed-over"
 
     def read_record(self) -> dict[str, Any]:
-        """Read run.json; `RunDirError` when it is missing, broken or of a newer layout."""
+        """Read run.json. Raises `RunDirError` if it is missing, broken or of a newer layout."""
         try:
             record: dict[str, Any] = read_json(self.record)
             version = record["layout"]
         except (OSError, ValueError, KeyError, TypeError):
-            raise RunDirError(f"{self.record}: not a rankscope run folder's record") from None
+            raise RunDirError(f"{self.record}: not a rankscope run record") from None
         if version > LAYOUT_VERSION:
             raise RunDirError(
                 f"{self.record}: layout {version} is newer than this rankscope reads ({LAYOUT_VERSION}); update it"

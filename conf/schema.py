@@ -1,7 +1,7 @@
-"""The configuration of a point: plain data in, one validated, immutable `RunConfig` out.
+"""The configuration of a point: converts plain data to one validated, immutable `RunConfig`.
 
 Every value is checked before anything starts. An error names the key, the value and what is allowed.
-Hydra composes the plain data in `launch`; ranks and analysis read the resolved `config.yaml` and know no Hydra.
+Hydra composes the plain data in `launch`. Ranks and analysis read the resolved `config.yaml` and do not use Hydra.
 """
 
 import json
@@ -38,30 +38,30 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """One point: what is trained, on how many ranks, and in which passes it is measured."""
 
     name: str = "run"
-    script: str | None = None  # your own training script in place of the reference model: a file, or a module's name
+    script: str | None = None  # your own training script instead of the reference model: a file, or a module name
     script_args: list[ScriptArgument] | str = msgspec.field(
         default_factory=list
-    )  # [--epochs,3], or one text as a shell splits it
-    steps_from: Literal["auto", "recorder", "profiler", "optimizer", "loader"] = "auto"  # whose marks end its steps
-    run_on: bool = False  # let the script go on to its own end when everything is recorded
+    )  # [--epochs,3], or one text that is split as a shell does
+    steps_from: Literal["auto", "recorder", "profiler", "optimizer", "loader"] = "auto"  # which marks end its steps
+    run_on: bool = False  # let the script continue to its own end after recording
     mode: Literal["train", "eval", "inference"] = "train"
     runs_dir: str = "runs"
     run_dir: str | None = None  # null: a new folder under runs_dir
     passes: list[PassName] = msgspec.field(default_factory=lambda: ["plain", "torch"])
     world_size: Count = 1
-    batch_size: Count | None = 8  # per rank and micro-step; null when global_batch_size is given
+    batch_size: Count | None = 8  # per rank and micro-step; null if global_batch_size is set
     global_batch_size: Count | None = None  # over all ranks and micro-steps of an optimizer step
-    repeats: Count = 1  # of the plain pass, each its own processes; a sweep takes 3
+    repeats: Count = 1  # of the plain pass, each in new processes; a sweep uses 3
     gradient_accumulation: Count = 1
     steps: Count = 20  # measured steps of the plain pass
-    warmup_steps: Natural = 11  # before them; on a GPU DDP times its first ten steps itself, waiting for the device
+    warmup_steps: Natural = 11  # on a GPU DDP times its own first ten steps, waiting for the device
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
     num_workers: Natural = 0
     device: Literal["auto", "cpu", "cuda"] = "auto"
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     threads: Natural = 0  # CPU threads of a rank; 0: cores of the node / ranks of the node
     seed: int = 0
-    log_every: Count = 10  # steps between two readings of the loss
+    log_every: Count = 10  # steps between two reads of the loss
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     ddp: DdpConfig = DdpConfig()
@@ -74,7 +74,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
     @property
     def script_argv(self) -> list[str]:
-        """The script's arguments as it gets them."""
+        """The script's arguments as strings."""
         if isinstance(self.script_args, str):
             return shlex.split(self.script_args)
         return [argument if isinstance(argument, str) else json.dumps(argument) for argument in self.script_args]
@@ -84,7 +84,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
         """Samples of one rank in one micro-step."""
         if self.global_batch_size is not None:
             return self.global_batch_size // (self.world_size * self.gradient_accumulation)
-        assert self.batch_size is not None  # _check_batch has seen to it
+        assert self.batch_size is not None  # _check_batch ensures this
         return self.batch_size
 
     @property
@@ -94,7 +94,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
 
 
 def parse_config(data: Mapping[str, Any]) -> RunConfig:
-    """Turn plain data into a `RunConfig`, or raise `ConfigError` with one line that tells what to change."""
+    """Convert plain data to a `RunConfig`. Raises `ConfigError` with one line that says what to change."""
     try:
         config = msgspec.convert(data, RunConfig)
     except msgspec.ValidationError as error:
@@ -110,9 +110,9 @@ def load_config(path: Path) -> RunConfig:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     except (OSError, yaml.YAMLError, TypeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a rankscope config ({error})") from None
+        raise ConfigError(f"{path}: cannot be read as a rankscope configuration ({error})") from None
 
 
 def save_config(config: RunConfig, path: Path) -> None:
-    """Write `config` so that `load_config` gives it back."""
+    """Write `config` in the form that `load_config` reads."""
     write_text(path, yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False))

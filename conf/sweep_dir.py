@@ -1,9 +1,9 @@
-"""A sweep's folder: many points, each a run folder, and the record of which are done.
+"""A sweep's folder: many points, each a run folder, and the record of completed points.
 
 runs/<date>-<time>-<name>/
   sweep.json             overrides, status, and for each point: overrides, baseline or not, status, folder, failure
   points/<id>[-<try>]/   run folders; a resumed point gets a new one, none is overwritten
-  slurm/                 of points that were jobs: what SLURM was given, and what the jobs said
+  slurm/                 for points that were jobs: what was submitted to SLURM, and the jobs' output
   analysis/              report.md report.html summary.json tables/ figures/
 """
 
@@ -21,19 +21,19 @@ PointStatus = Status | Literal["pending"]
 
 
 class PointRecord(msgspec.Struct, kw_only=True):
-    """One point of a sweep, as `sweep.json` has it."""
+    """One point of a sweep, as in `sweep.json`."""
 
     id: str
     overrides: list[str]
     baseline: bool = False  # added by the sweep itself
     status: PointStatus = "pending"
     folder: str | None = None  # under points/
-    job: str | None = None  # SLURM's number of it
+    job: str | None = None  # number of its SLURM job
     failure: dict[str, Any] | None = None
 
 
 class SweepRecord(msgspec.Struct, kw_only=True):
-    """What `sweep.json` holds."""
+    """The content of `sweep.json`."""
 
     layout: int = LAYOUT_VERSION
     overrides: list[str]
@@ -45,7 +45,7 @@ class SweepRecord(msgspec.Struct, kw_only=True):
 
 @dataclass(frozen=True)
 class SweepDir:
-    """A sweep folder; every path in it is made here."""
+    """A sweep folder and its paths."""
 
     path: Path
 
@@ -56,35 +56,35 @@ class SweepDir:
 
     @property
     def slurm(self) -> Path:
-        """What SLURM was given and what its jobs said."""
+        """What was submitted to SLURM, and the jobs' output."""
         return self.path / "slurm"
 
     @property
     def analysis(self) -> Path:
-        """Where the report writes."""
+        """The folder that the report writes to."""
         return self.path / "analysis"
 
     def point(self, folder: str) -> RunDir:
-        """The run folder of one point; `RunDirError` for a name that leads out of the sweep."""
+        """Return the run folder of one point. Raises `RunDirError` for a name that points outside the sweep."""
         if Path(folder).name != folder or folder == "..":
-            raise RunDirError(f"{self.record}: {folder!r} is no folder's name under points/")
+            raise RunDirError(f"{self.record}: {folder!r} is not a folder's name under points/")
         return RunDir(self.path / "points" / folder)
 
     @classmethod
     def claim(cls, parent: Path, name: str, started: datetime) -> "SweepDir":
-        """Create a folder that nobody else has."""
+        """Create a new folder that no other process uses."""
         return cls(RunDir.claim(parent, name, started).path)
 
     def read(self) -> SweepRecord:
-        """Read sweep.json; `RunDirError` when it is missing, broken or of a newer layout."""
+        """Read sweep.json. Raises `RunDirError` if it is missing, broken or of a newer layout."""
         try:
             record = msgspec.convert(read_json(self.record), SweepRecord)
         except (OSError, ValueError, msgspec.ValidationError):
-            raise RunDirError(f"{self.record}: not a rankscope sweep's record") from None
+            raise RunDirError(f"{self.record}: not a rankscope sweep record") from None
         if record.layout > LAYOUT_VERSION:
             raise RunDirError(f"{self.record}: layout {record.layout} is newer than this rankscope reads; update it")
         return record
 
     def write(self, record: SweepRecord) -> None:
-        """Write sweep.json, whole or not at all."""
+        """Write sweep.json, completely or not at all."""
         write_json(self.record, msgspec.to_builtins(record))

@@ -1,24 +1,24 @@
-"""rankscope's folder in the user's cache, and where the measured ceilings of a node lie in it."""
+"""rankscope's folder in the user's cache, and the paths of measured node ceilings in it."""
 
 import hashlib
 import os
 from pathlib import Path
 
-SCHEMA = 1  # of a file of ceilings
+SCHEMA = 1  # version of a ceilings file
 
 
 def user_folder() -> Path:
-    """Return rankscope's folder in the user's cache; it need not exist."""
+    """Return rankscope's folder in the user's cache; it may not exist yet."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "rankscope"
 
 
 def path_for(folder: Path, host: str, device: str, backend: str, world_size: int) -> Path:
-    """Return the file of one host, device type, backend and number of ranks."""
+    """Return the ceilings file of one host, device type, backend and number of ranks."""
     key = hashlib.sha256(repr((host, device, backend, world_size)).encode()).hexdigest()[:12]
     return folder / f"{host}-{backend}-{world_size}-{key}.json"
 
 
 def cache_folder() -> Path:
-    """Return the folder of ceilings in the user's cache; it need not exist."""
+    """Return the folder of ceilings in the user's cache; it may not exist yet."""
     return user_folder() / "ceilings"

@@ -1,7 +1,7 @@
-"""A loop with Hugging Face Accelerate and gradient accumulation, marked for rankscope: the lines `# rankscope`.
+"""A loop with Hugging Face Accelerate and gradient accumulation, marked for rankscope in the lines with `# rankscope`.
 
 pip install 'rankscope[train,hf]'
-torchrun --nproc-per-node=2 examples/accelerate_loop.py                        # as ever
+torchrun --nproc-per-node=2 examples/accelerate_loop.py                        # as usual
 rankscope run script=examples/accelerate_loop.py world_size=2 steps=20         # recorded and analysed
 """
 
@@ -25,7 +25,7 @@ def main() -> None:
     options = parser.parse_args()
 
     set_seed(0)
-    cpu = not torch.cuda.is_available()  # said, since else ranks without a GPU do not meet
+    cpu = not torch.cuda.is_available()  # explicit, because otherwise ranks without a GPU do not find each other
     accelerator = Accelerator(cpu=cpu, gradient_accumulation_steps=options.accumulate)
     width = options.width
     model = nn.Sequential(nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, 10))

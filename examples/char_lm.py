@@ -1,4 +1,4 @@
-"""A character-level language model on two GPUs or two CPU cores, as a tutorial would write it; it knows no rankscope.
+"""A character-level language model on two GPUs or two CPU cores, as in a tutorial. It does not use rankscope.
 
 torchrun --nproc-per-node=2 examples/char_lm.py
 rankscope run script=examples/char_lm.py world_size=2

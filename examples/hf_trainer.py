@@ -1,7 +1,7 @@
-"""Hugging Face Trainer on a tiny random GPT-2, with rankscope's callback: the line that ends in `# rankscope`.
+"""Hugging Face Trainer on a tiny random GPT-2, with rankscope's callback in the lines with `# rankscope`.
 
 pip install 'rankscope[train,hf]'
-torchrun --nproc-per-node=2 examples/hf_trainer.py                        # as ever; downloads nothing
+torchrun --nproc-per-node=2 examples/hf_trainer.py                        # as usual; downloads nothing
 rankscope run script=examples/hf_trainer.py world_size=2 steps=20         # recorded and analysed
 """
 
@@ -17,7 +17,7 @@ from rankscope.harness.hf import StepCallback  # rankscope
 
 
 class Tokens(Dataset[dict[str, Tensor]]):
-    """Random tokens that repeat, so that there is something to learn."""
+    """Random tokens that repeat, so that the model can learn something."""
 
     def __init__(self, samples: int, length: int, vocabulary: int) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -56,7 +56,7 @@ def main() -> None:
         arguments = TrainingArguments(
             output_dir=folder,
             max_steps=options.steps,
-            use_cpu=not torch.cuda.is_available(),  # else ranks without a GPU do not meet
+            use_cpu=not torch.cuda.is_available(),  # otherwise ranks without a GPU do not find each other
             per_device_train_batch_size=options.batch_size,
             gradient_accumulation_steps=options.accumulate,
             logging_strategy="no",

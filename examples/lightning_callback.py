@@ -1,7 +1,7 @@
-"""PyTorch Lightning under DDP, with rankscope's callback: the line that ends in `# rankscope`.
+"""PyTorch Lightning under DDP, with rankscope's callback in the lines with `# rankscope`.
 
 pip install 'rankscope[train,lightning]'
-torchrun --nproc-per-node=2 examples/lightning_callback.py                        # as ever
+torchrun --nproc-per-node=2 examples/lightning_callback.py                        # as usual
 rankscope run script=examples/lightning_callback.py world_size=2 steps=20         # recorded and analysed
 """
 
@@ -19,7 +19,7 @@ from rankscope.harness.lightning import StepCallback  # rankscope
 
 
 class Classifier(pl.LightningModule):
-    """Two layers; points around ten centres."""
+    """A network of two layers that classifies points around ten centres."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""A plain PyTorch loop under DDP, with rankscope's Recorder in it: the lines that end in `# rankscope`.
+"""A plain PyTorch loop under DDP, with rankscope's Recorder in the lines with `# rankscope`.
 
-torchrun --nproc-per-node=2 examples/own_loop.py                    # as ever: the Recorder does nothing
+torchrun --nproc-per-node=2 examples/own_loop.py                    # as usual: the Recorder does nothing
 rankscope run script=examples/own_loop.py world_size=2              # recorded and analysed
 rankscope run script=examples/own_loop.py world_size=2 -- --width 2048 --steps 200
 """
@@ -18,7 +18,7 @@ from rankscope.harness import Recorder  # rankscope
 
 
 def data(samples: int, width: int) -> TensorDataset:
-    """Points around ten centres: something that can be learnt."""
+    """Return points around ten centres, which a model can learn to classify."""
     generator = torch.Generator().manual_seed(0)
     centres = torch.randn(10, width, generator=generator)
     labels = torch.randint(10, (samples,), generator=generator)

@@ -1,7 +1,7 @@
 """Reference models by name and named size, from tiny (seconds on a CPU) to about one billion parameters.
 
-`build_model` takes the `model` part of a configuration and gives the module with everything that a training loop and
-a throughput report need to know of it.
+`build_model` takes the `model` part of a configuration. It returns the module, and everything else that a training loop
+and a throughput report need.
 """
 
 from rankscope.conf.sections import ModelConfig

@@ -1,7 +1,7 @@
-"""What every reference model offers to the harness: a module, the shape of its samples, a loss, and its counts.
+"""The interface between a reference model and the harness: a module, the shape of its samples, a loss, and its counts.
 
-FLOPs are model FLOPs: a multiply and an add are two; forward plus backward is three times the forward; what
-activation checkpointing computes again is not counted. Only matrix products, convolutions and attention count.
+FLOPs are model FLOPs: a multiply and an add are two, and forward plus backward is three times the forward. The
+recomputation of activation checkpointing is not counted. Only matrix products, convolutions and attention count.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class SampleSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceModel:
-    """One model, ready to be moved, wrapped and trained."""
+    """One model that can be moved to a device, wrapped and trained."""
 
     module: nn.Module
     sample: SampleSpec
@@ -34,5 +34,5 @@ class ReferenceModel:
 
     @property
     def parameters(self) -> int:
-        """Trainable numbers, each counted once."""
+        """The number of trainable parameters; shared ones count once."""
         return sum(parameter.numel() for parameter in self.module.parameters())

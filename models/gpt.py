@@ -1,6 +1,6 @@
 """A decoder-only transformer: learned positions, pre-norm blocks, causal attention, GELU MLP of four times the width.
 
-The output matrix is the token embedding (tied), as in GPT-2. Biases only in the norms.
+The output matrix is tied to the token embedding, as in GPT-2. Only the norms have biases.
 """
 
 import torch
@@ -31,7 +31,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend over (batch, time, width)."""
+        """Apply attention to (batch, time, width)."""
         batch, time, width = x.shape
         q, k, v = self.qkv(x).view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and MLP, each after a norm and around a residual path."""
+    """Attention and MLP, each with a norm before it and a residual path around it."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token ids (batch, time) to logits (batch, time, vocabulary)."""
+    """Maps token ids (batch, time) to logits (batch, time, vocabulary)."""
 
     def __init__(self, layers: int, width: int, heads: int, context: int, vocabulary: int, *, recompute: bool) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=0.02)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return the logits of the next token at every place."""
+        """Return the logits of the next token at every position."""
         x = self.tokens(ids) + self.positions[: ids.shape[1]]
         for block in self.blocks:
             x = run_block(block, x, recompute=self.recompute)
@@ -82,14 +82,14 @@ class GPT(nn.Module):
 
 
 def loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy over all tokens."""
+    """Return the mean cross entropy over all tokens."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def flops_per_sample(layers: int, width: int, context: int, vocabulary: int) -> int:
-    """6 N T + 12 L d T^2, with N = 12 L d^2 + d V the weights in matrix products (the look-up of tokens has none).
+    """Return 6 N T + 12 L d T^2, where N = 12 L d^2 + d V are the weights in matrix products (token look-up has none).
 
-    A sample is one sequence of T tokens. Attention is counted as if it were not causal, the usual convention of MFU.
+    A sample is one sequence of T tokens. Attention is counted as if it were not causal, the usual convention for MFU.
     """
     weights = 12 * layers * width**2 + width * vocabulary
     return 6 * weights * context + 12 * layers * width * context**2

@@ -1,4 +1,4 @@
-"""A wide multi-layer perceptron: little arithmetic for each weight, so its gradients' all-reduce dominates."""
+"""A wide multi-layer perceptron. It has little arithmetic per weight, so the all-reduce of its gradients dominates."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from rankscope.conf.sections import ModelConfig
 from rankscope.models.base import ReferenceModel, SampleSpec
 from rankscope.models.checkpointing import run_block
 
-# size: (hidden layers, width, classes); a sample has as many features as the layers are wide
+# size: (hidden layers, width, classes); the number of features of a sample equals the width
 SIZES: dict[str, tuple[int, int, int]] = {
     "tiny": (4, 256, 16),
     "small": (4, 2048, 1000),  # 19 M
@@ -18,7 +18,7 @@ SIZES: dict[str, tuple[int, int, int]] = {
 
 
 class MLP(nn.Module):
-    """Features (batch, width) to logits (batch, classes)."""
+    """Maps features (batch, width) to logits (batch, classes)."""
 
     def __init__(self, layers: int, width: int, classes: int, *, recompute: bool) -> None:
         super().__init__()
@@ -27,7 +27,6 @@ class MLP(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
         for block in self.blocks:
             x = run_block(block, x, recompute=self.recompute)
         output: Tensor = self.head(x)
@@ -35,7 +34,7 @@ class MLP(nn.Module):
 
 
 def flops_per_sample(layers: int, width: int, classes: int) -> int:
-    """3 x forward, which is 2 FLOPs a weight: 6 (L w^2 + w C)."""
+    """Return 3 x forward, which is 2 FLOPs per weight: 6 (L w^2 + w C)."""
     return 6 * (layers * width**2 + width * classes)
 
 

@@ -1,4 +1,4 @@
-"""A residual CNN of bottleneck blocks with batch normalisation (ResNet v1.5: the 3x3 convolution strides)."""
+"""A residual CNN of bottleneck blocks with batch normalisation (ResNet v1.5: the 3x3 convolution has the stride)."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,14 +20,14 @@ SIZES: dict[str, tuple[tuple[int, ...], int, int, int]] = {
 
 
 def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Sequential:
-    """A convolution that keeps the size (but for the stride), and its batch normalisation."""
+    """Return a convolution that keeps the size (except for the stride), with its batch normalisation."""
     return nn.Sequential(
         nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False), nn.BatchNorm2d(outputs)
     )
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions around a residual path."""
+    """1x1, 3x3 and 1x1 convolutions with a residual path around them."""
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Images (batch, 3, side, side) to logits (batch, classes)."""
+    """Maps images (batch, 3, side, side) to logits (batch, classes)."""
 
     def __init__(self, stages: tuple[int, ...], width: int, classes: int, *, recompute: bool) -> None:
         super().__init__()
@@ -64,7 +64,6 @@ class ResNet(nn.Module):
         self.head = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
         x = self.stem(x)
         for block in self.blocks:
             x = run_block(block, x, recompute=self.recompute)
@@ -73,10 +72,10 @@ class ResNet(nn.Module):
 
 
 def forward_flops(stages: tuple[int, ...], width: int, side: int, classes: int) -> int:
-    """Sum of 2 k^2 C_in C_out H_out W_out over the convolutions, and 2 C_in C_out of the last layer."""
+    """Return the sum of 2 k^2 C_in C_out H_out W_out over the convolutions, plus 2 C_in C_out for the last layer."""
     side = _halved(side)  # the stem strides by 2
     total = 2 * 7**2 * 3 * width * side**2
-    side = _halved(side)  # so does the pooling
+    side = _halved(side)  # the pooling strides by 2 too
     channels = width
     for stage, count in enumerate(stages):
         inner, outputs = width << stage, (width << stage) * EXPANSION

@@ -70,8 +70,8 @@ def align(calls: Table, ranks: Sequence[RankData]) -> Alignment:
     numbers = [data.rank for data in ranks]
     reference = min(numbers)
     unit_of, method = _units(ranks)
-    kinds = np.array([word in SYNCHRONISING for word in calls.words["kind"]] + [False])
-    ends = calls.take((calls["call"] >= 0) & kinds[calls["kind"]])
+    kinds = calls.where("kind", lambda word: word in SYNCHRONISING)
+    ends = calls.take((calls["call"] >= 0) & kinds)
     ends = ends.take(group_by.sizes(ends["call"]) >= 2) if len(ends) else ends
     if not len(ends):
         return Alignment(method="none", reference_rank=reference, offset_ns={}, drift={}, origin=0)

@@ -32,7 +32,7 @@ def _with_members(data: RankData, members: dict[str, list[int]]) -> RankData:
     size = np.array([len(members[word]) if word in members else UNKNOWN for word in words] + [UNKNOWN], np.int64)
     group = np.where(np.array([word in members for word in words] + [False])[comms["group"]], comms["group"], -1)
     group_size = np.where(comms["group_size"] == UNKNOWN, size[comms["group"]], comms["group_size"])
-    of_part = np.array([word in _BY_GROUP_SIZE for word in comms.words["kind"]] + [False])[comms["kind"]]
+    of_part = comms.where("kind", lambda word: word in _BY_GROUP_SIZE)
     known = (comms["bytes"] != UNKNOWN) & (group_size != UNKNOWN)
     total = np.where(known, comms["bytes"], 0) * np.where(known, group_size, 1)
     sizes = np.where(of_part, np.where(known, total, UNKNOWN), comms["bytes"])

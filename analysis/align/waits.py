@@ -44,7 +44,7 @@ def split_waits(calls: Table, alignment: Alignment, present: frozenset[int]) -> 
 
 
 def _of_kind(calls: Table, kinds: frozenset[str]) -> Column:
-    return np.array([word in kinds for word in calls.words["kind"]] + [False])[calls["kind"]]
+    return calls.where("kind", lambda word: word in kinds)
 
 
 def _known(calls: Table, alignment: Alignment, present: frozenset[int]) -> Column:

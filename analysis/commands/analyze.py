@@ -13,19 +13,19 @@ import numpy as np
 from rich.console import Console
 
 from rankscope.analysis.commands.common import Location, output, run_command
+from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Table
-from rankscope.analysis.explain.gather import config_of
-from rankscope.analysis.explain.limits import Limits, parse
 from rankscope.analysis.measure.ceilings import CeilingsError
+from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
 from rankscope.analysis.rank import dask as cluster
-from rankscope.analysis.result import Analysis, Options
+from rankscope.analysis.read.run_settings import config_of
+from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.markdown import report
 from rankscope.analysis.show.summary import Json, error_summary, summarise
 from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.terminal import show
-from rankscope.analysis.show.untraced_summary import show_untraced, summarise_untraced
 from rankscope.conf import RunDir
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
 from rankscope.conf.files import replacing, write_json, write_text
@@ -165,9 +165,6 @@ def _analyze(
     quiet: bool,
 ) -> int:
     """Analyse, print and write."""
-    untraced = summarise_untraced(paths)
-    if untraced is not None:
-        return _untraced(untraced, paths, out, json_file, console, quiet=quiet)
     analysis = load(*paths, options=options)
     summary = summarise(analysis)
     if not quiet:
@@ -175,27 +172,13 @@ def _analyze(
     folder = _folder(paths, out)
     if folder is not None:
         _write(analysis, summary, folder, paths[0].resolve().name)
-        if not quiet:
+        if not quiet and analysis.ranks:
             console.print(
                 f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
                 f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
             )
     _write_json(summary, json_file)
     return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
-
-
-def _untraced(
-    summary: Json, paths: tuple[Path, ...], out: Path | None, json_file: Path | None, console: Console, *, quiet: bool
-) -> int:
-    """Say what a run without a traced pass has to say."""
-    if not quiet:
-        show_untraced(summary, console)
-    folder = _folder(paths, out)
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "summary.json", summary)
-    _write_json(summary, json_file)
-    return OK
 
 
 def main(argv: list[str]) -> int:
@@ -213,7 +196,11 @@ def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
 def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
     import pyarrow.parquet as pq
 
-    (folder / "tables").mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not analysis.ranks:  # nothing was traced: the summary has everything
+        write_json(folder / "summary.json", summary)
+        return
+    (folder / "tables").mkdir(exist_ok=True)
     made = tables(analysis)
     for part, table in made.items():
         with replacing(folder / "tables" / f"{part}.parquet") as temporary:

@@ -13,10 +13,10 @@ from rich.console import Console
 from rankscope.analysis import pipeline
 from rankscope.analysis.commands.common import Location, run_command
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.options import Options
 from rankscope.analysis.rank import workers
 from rankscope.analysis.read import sources
 from rankscope.analysis.read.nsys import reports
-from rankscope.analysis.result import Options
 from rankscope.conf.contract import OK, PARTIAL
 
 

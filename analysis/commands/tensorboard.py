@@ -18,16 +18,19 @@ from tensorboardX.summary import hparams
 from rankscope.analysis.commands.common import run_command
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
-from rankscope.analysis.core.table import UNKNOWN
+from rankscope.analysis.core.units import mean_of
 from rankscope.analysis.measure.breakdown import PARTS
+from rankscope.analysis.measure.step_metrics import summarise_rank
+from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
-from rankscope.analysis.result import Analysis, Options
+from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.summary import summarise
 from rankscope.analysis.show.terminal import verdict_sentence
 from rankscope.analysis.sweep import figures
 from rankscope.analysis.sweep.job_names import flattened
 from rankscope.analysis.sweep.points import Point, run_point, sweep_points
 from rankscope.analysis.sweep.report import drawings
+from rankscope.analysis.tables.calls_and_steps import steps
 from rankscope.conf import RunDir
 from rankscope.conf.contract import OK, StepColumn
 from rankscope.conf.sweep_dir import SweepDir
@@ -145,22 +148,22 @@ def _plain(writer: SummaryWriter, run_dir: RunDir) -> int:
 
 
 def _traced(writer: SummaryWriter, analysis: Analysis) -> int:
-    """Write the parts, the lateness and the SM efficiency of every analysed step and rank."""
-    from rankscope.analysis.tables.calls_and_steps import steps
-
+    """Write the step metrics, the parts and the lateness of every analysed step and rank; return how many scalars."""
     table = steps(analysis)
     table = table.take(table["analysed"])
+    by_rank = {data.rank: data for data in analysis.ranks}
     count = 0
-    for name in ("step", *PARTS, "wait", "transfer", "lateness"):
-        rows = zip(table["step"].tolist(), table["rank"].tolist(), table[f"{name}_ns"].tolist(), strict=True)
-        for step, rank, value in rows:
-            if value != UNKNOWN:
-                writer.add_scalar(f"traced_{name}_ms/rank_{rank}", value * 1e-6, step)
+    for number in range(len(table)):
+        row = table.take(np.array([number]))
+        step, rank = int(row["step"][0]), int(row["rank"][0])
+        data = by_rank[rank]
+        values = summarise_rank(row, on_device=data.mode == "device", sees_communication=data.sees_communication)
+        values |= {f"{part}_ms": mean_of(row[f"{part}_ns"]) for part in (*PARTS, "lateness")}
+        for name, value in values.items():
+            if value is not None:
+                writer.add_scalar(f"traced_{name}/rank_{rank}", value, step)
                 count += 1
-    known = table.take(~np.isnan(table["sm_efficiency"]))
-    for step, rank, value in zip(known["step"].tolist(), known["rank"].tolist(), known["sm_efficiency"], strict=True):
-        writer.add_scalar(f"traced_sm_efficiency/rank_{rank}", float(value), step)
-    return count + len(known)
+    return count
 
 
 def _picture(writer: SummaryWriter, analysis: Analysis, name: str) -> None:

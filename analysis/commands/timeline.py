@@ -12,8 +12,9 @@ from rankscope.analysis.commands.analyze import ranks_option
 from rankscope.analysis.commands.common import Location, run_command
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
+from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
-from rankscope.analysis.result import Analysis, Options
+from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.summary import Json, summarise
 from rankscope.analysis.show.terminal import verdict_sentence
 from rankscope.analysis.show.timeline.build import Timeline, build

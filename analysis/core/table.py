@@ -4,7 +4,7 @@ pandas costs more to import than a small analysis takes, so it is imported only 
 A column of `words` holds codes (int32, -1 = unknown) into a list of strings.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,10 @@ class Table:
         """Return a coded column as strings."""
         words = self.words[name]
         return [words[code] if code >= 0 else None for code in self.columns[name].tolist()]
+
+    def where(self, name: str, holds: Callable[[str], bool]) -> Column:
+        """Return the mask of the rows whose word in a coded column satisfies `holds`; False if it has no word."""
+        return np.array([holds(word) for word in self.words[name]] + [False])[self.columns[name]]
 
     @staticmethod
     def concat(tables: Iterable["Table"]) -> "Table":

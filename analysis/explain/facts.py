@@ -10,23 +10,9 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
-from rankscope.analysis.explain.advice import ADVICE
-from rankscope.analysis.explain.limits import Limits
-from rankscope.analysis.explain.stragglers import Thresholds, Verdict
 from rankscope.analysis.measure.ceilings import Ceilings
+from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.conf import RunConfig
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that costs time."""
-
-    id: str
-    severity: str
-    ranks: list[int]
-    recoverable_ms: float | None  # None: cannot be told
-    evidence: dict[str, Any]
-    advice: str
-    overrides: list[str] = []  # to try it with `rankscope run`
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +20,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     steps: Table  # one row a step and rank
     verdict: Verdict
-    cause_share: float = Thresholds().cause_share
     calls: Table | None = None  # collectives of all steps, one row a call and rank
     activity: Table | None = None  # activity.ACTIVITY with `rank`, rows as in `steps`
     syncs: Table | None = None  # activity.SYNCS with `rank`
@@ -42,8 +27,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     loader: list[dict[str, Any]] = []  # as loader.loader_waits gives it
     config: RunConfig | None = None
     ceilings: Ceilings | None = None
-    parameters_bytes: int | None = None  # of the gradients that DDP reduces
     gpu: bool = True
+    profiler: str = "torch"  # the pass whose steps these are
+    overhead: float | None = None  # traced step / plain step
+    light_tried: bool = False  # whether a light pass was recorded too
+    loader_cpu: tuple[float, int] | None = None  # as loader.on_cpu gives it
 
     @property
     def step_ns(self) -> float:
@@ -80,46 +68,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Return one row a matched all-reduce of the analysed steps, in the order of their starts; None without."""
         if self.calls is None:
             return None
-        kind = np.array([word == "allreduce" for word in self.calls.words["kind"]] + [False])[self.calls["kind"]]
+        kind = self.calls.where("kind", lambda word: word == "allreduce")
         chosen = kind & (self.calls["call"] >= 0) & np.isin(self.calls["step"], self.steps["step"])
         rows = np.flatnonzero(chosen & (self.calls["group_size"] != 1))
         _, first = np.unique(self.calls["call"][rows], return_index=True)
         table = self.calls.take(rows[np.sort(first)])
         return table.sort("start_ns") if len(table) else None
-
-
-def finding(
-    name: str,
-    facts: Facts,
-    limits: Limits,
-    *,
-    ranks: list[int] | None = None,
-    gain_ns: float | None = None,
-    evidence: dict[str, Any] | None = None,
-    overrides: list[str] | None = None,
-    advice: str | None = None,
-) -> Finding:
-    """Return the finding `name`, its severity by what a fix would bring; one that brings nothing known is low."""
-    text, usual = ADVICE[advice or name]
-    return Finding(
-        id=name,
-        severity="low" if gain_ns is None else severity(gain_ns / facts.step_ns, limits),
-        ranks=facts.ranks if ranks is None else ranks,
-        recoverable_ms=None if gain_ns is None else ms(gain_ns),
-        evidence={**(evidence or {}), "step_ms": ms(facts.step_ns)},
-        advice=text,
-        overrides=list(usual) if overrides is None else overrides,
-    )
-
-
-def severity(share: float, limits: Limits) -> str:
-    """Return high, medium or low for a share of the step."""
-    return "high" if share >= limits.high else "medium" if share >= limits.medium else "low"
-
-
-def ms(nanoseconds: float) -> float:
-    """Return milliseconds."""
-    return round(nanoseconds * 1e-6, 4)
 
 
 def _largest(values: Column, index: Column) -> Column:

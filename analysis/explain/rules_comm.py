@@ -1,54 +1,21 @@
-"""Rules about communication: stragglers, exposure, buckets, what DDP does beside. Facts in, a finding or None out."""
+"""Rules about communication: exposed transfers, buckets, DDP's own work. Facts in, claims out."""
 
 from typing import Any
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import bus_factor
+from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Table
-from rankscope.analysis.explain.facts import Facts, Finding, finding, ms
-from rankscope.analysis.explain.limits import Limits
-from rankscope.analysis.explain.stragglers import Verdict, cause_of
+from rankscope.analysis.explain.facts import Facts
+from rankscope.analysis.explain.finding import ms
+from rankscope.analysis.explain.rule import Advice, Claim, Rule
+from rankscope.conf.contract import bus_factor
 
 _MB = 1e6
 _USUAL_BUCKET = 25.0  # MiB, DDP's own default
 
 
-def straggler(facts: Facts, limits: Limits) -> Finding | None:
-    """A rank is late; see stragglers.py."""
-    verdict = facts.verdict
-    if not verdict.per_step:
-        return None
-    ranks, costliest = _costly(verdict, limits)
-    cause, shares = verdict.cause, verdict.cause_share
-    if verdict.rank == costliest:
-        ranks = [costliest]
-    elif verdict.rank is not None:  # late more often than any other, by less than one that was late once
-        own = [item.excess_ns for item in verdict.per_step if item.rank in ranks]
-        cause, shares = cause_of({name: sum(excess[name] for excess in own) for name in own[0]}, facts.cause_share)
-    gain = sum(item.recoverable_ns for item in verdict.per_step if item.rank in ranks) / verdict.steps_judged
-    evidence = {
-        "verdict": verdict.verdict,
-        "lateness_ms": ms(verdict.lateness_ns or 0),
-        "cause_share": shares,
-        "steps_late": len(verdict.per_step),
-        "steps_judged": verdict.steps_judged,
-    }
-    name = f"straggler_{cause or 'mixed'}"
-    return finding(name, facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence)
-
-
-def _costly(verdict: Verdict, limits: Limits) -> tuple[list[int], int]:
-    """Return the ranks whose lateness costs something beside the costliest one's, and that one."""
-    costs: dict[int, int] = {}
-    for item in verdict.per_step:
-        costs[item.rank] = costs.get(item.rank, 0) + item.recoverable_ns
-    least = limits.late_share * max(costs.values())
-    return sorted(rank for rank, cost in costs.items() if cost >= least), max(costs, key=lambda rank: costs[rank])
-
-
-def exposed_comm(facts: Facts, limits: Limits) -> Finding | None:
-    """Gradients move while nothing computes."""
+def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
     gain = _exposed(facts)
     if gain is None or gain < limits.reported * facts.step_ns:
         return None
@@ -59,13 +26,12 @@ def exposed_comm(facts: Facts, limits: Limits) -> Finding | None:
     }
     calls = facts.all_reduces()
     if calls is not None:
-        evidence |= against_ceiling(facts, calls, limits)
+        evidence |= _against_ceiling(facts, calls, limits)
     gloo = facts.config is not None and (facts.config.device == "cpu" or facts.config.backend == "gloo")
-    overrides = ["ddp.comm_hook=fp16"] if gloo or not facts.gpu else None
-    return finding("exposed_comm", facts, limits, gain_ns=gain, evidence=evidence, overrides=overrides)
+    return Claim(gain_ns=gain, evidence=evidence, variant="gloo" if gloo or not facts.gpu else None)
 
 
-def against_ceiling(facts: Facts, calls: Table, limits: Limits) -> dict[str, Any]:
+def _against_ceiling(facts: Facts, calls: Table, limits: Limits) -> dict[str, Any]:
     """Return how the largest group of all-reduces compares with what this node can do at its size."""
     sized = calls.take((calls["bytes"] > 0) & (calls["transfer_clockfree_ns"] > 0))
     if facts.ceilings is None or not len(sized):
@@ -86,8 +52,7 @@ def against_ceiling(facts: Facts, calls: Table, limits: Limits) -> dict[str, Any
     }
 
 
-def no_overlap(facts: Facts, limits: Limits) -> Finding | None:
-    """The backward pass hides next to nothing of the communication, which comes in one or two all-reduces."""
+def _no_overlap(facts: Facts, limits: Limits) -> Claim | None:
     gain, calls = _exposed(facts), facts.all_reduces()
     if gain is None or calls is None or gain < limits.no_overlap_share * facts.step_ns:
         return None
@@ -102,33 +67,30 @@ def no_overlap(facts: Facts, limits: Limits) -> Finding | None:
     if moved:  # the last bucket cannot be hidden, however small the others are
         gain *= max(0.0, 1 - float(override.rpartition("=")[2]) * 2**20 / moved)
     if not facts.gpu:
-        return finding("no_overlap", facts, limits, evidence=evidence, overrides=[override], advice="no_overlap_cpu")
-    return finding("no_overlap", facts, limits, gain_ns=gain, evidence=evidence, overrides=[override])
+        return Claim(evidence=evidence, overrides=[override], variant="cpu")
+    return Claim(gain_ns=gain, evidence=evidence, overrides=[override])
 
 
-def large_last_bucket(facts: Facts, limits: Limits) -> Finding | None:
-    """The all-reduce that comes last, and cannot be hidden, holds most of the gradients."""
+def _large_last_bucket(facts: Facts, limits: Limits) -> Claim | None:
     calls = facts.all_reduces()
     if calls is None or len(calls) / facts.count < 2:
         return None
-    last, whole, exposed = 0, 0, []
+    last, total, exposed = 0, 0, []
     for step in np.unique(calls["step"]).tolist():
         own = calls.take((calls["step"] == step) & (calls["bytes"] > 0))
         if not len(own):
             return None
         last += int(own["bytes"][-1])
-        whole += int(own["bytes"].sum())
+        total += int(own["bytes"].sum())
         exposed.append(min(int(own["exposed_ns"][-1]), max(0, int(own["transfer_clockfree_ns"][-1]))))
     gain = float(np.mean(exposed))
-    if last < limits.last_bucket_share * whole or gain < limits.no_overlap_share * facts.step_ns:
+    if last < limits.last_bucket_share * total or gain < limits.no_overlap_share * facts.step_ns:
         return None
-    evidence = {"last_bucket_share": round(last / whole, 4), "last_bucket_bytes": round(last / facts.count)}
-    overrides = [_smaller_buckets(facts)]
-    return finding("large_last_bucket", facts, limits, gain_ns=gain, evidence=evidence, overrides=overrides)
+    evidence = {"last_bucket_share": round(last / total, 4), "last_bucket_bytes": round(last / facts.count)}
+    return Claim(gain_ns=gain, evidence=evidence, overrides=[_smaller_buckets(facts)])
 
 
-def small_buckets(facts: Facts, limits: Limits) -> Finding | None:
-    """Many all-reduces so small that each costs its latency rather than its bytes."""
+def _small_buckets(facts: Facts, limits: Limits) -> Claim | None:
     calls = facts.all_reduces()
     if calls is None:
         return None
@@ -150,36 +112,34 @@ def small_buckets(facts: Facts, limits: Limits) -> Finding | None:
         "latency_us": round(latency / 1000, 2),
         "bytes_from": "trace" if len(sized) else "config",
     }
-    return finding("small_buckets", facts, limits, gain_ns=gain, evidence=evidence)
+    return Claim(gain_ns=gain, evidence=evidence)
 
 
-def sync_every_micro_step(facts: Facts, limits: Limits) -> Finding | None:
-    """Gradients are reduced in every micro-step of an accumulation."""
+def _sync_every_micro_step(facts: Facts, _: Limits) -> Claim | None:
     config, calls = facts.config, facts.all_reduces()
     if config is None or config.gradient_accumulation == 1 or config.ddp.no_sync or calls is None:
         return None
     micro = config.gradient_accumulation
     gain = (_exposed(facts) or 0.0) * (1 - 1 / micro)
     evidence = {"micro_steps": micro, "all_reduces_per_step": round(len(calls) / facts.count, 2)}
-    return finding("sync_every_micro_step", facts, limits, gain_ns=gain, evidence=evidence)
+    return Claim(gain_ns=gain, evidence=evidence)
 
 
-def unused_parameters_scan(facts: Facts, limits: Limits) -> Finding | None:
-    """DDP looks for unused parameters: it reduces a map of them, of type int, in every step."""
+def _unused_parameters_scan(facts: Facts, _: Limits) -> Claim | None:
+    """DDP reduces a map of unused parameters, of type int, in every step."""
     if facts.config is not None and not facts.config.ddp.find_unused_parameters:
         return None
     calls = facts.all_reduces()
     maps = None
     if calls is not None:
-        integer = np.array([word == "Int" for word in calls.words["dtype"]] + [False])[calls["dtype"]]
-        maps = calls.take(integer)
+        maps = calls.take(calls.where("dtype", lambda word: word == "Int"))
         maps = maps if len(np.unique(maps["step"])) == facts.count else None
     if maps is None and facts.config is None:
         return None
     exposed = None if maps is None else float(np.maximum(0, maps["exposed_ns"]).sum()) / facts.count
     evidence = {"map_all_reduces_per_step": None if maps is None else round(len(maps) / facts.count, 2)}
-    # what the walk over the graph costs the host is not in a trace: only the map's exposed part is known
-    return finding("unused_parameters_scan", facts, limits, gain_ns=exposed, evidence=evidence)
+    # A trace does not tell what walking the graph costs the host: only the map's exposed part is known.
+    return Claim(gain_ns=exposed, evidence=evidence)
 
 
 def _exposed(facts: Facts) -> float | None:
@@ -188,6 +148,99 @@ def _exposed(facts: Facts) -> float | None:
 
 
 def _smaller_buckets(facts: Facts) -> str:
-    """Return the usual size of buckets, or one below it where buckets have that size already."""
+    """Return the usual size of buckets, or a smaller one if buckets have that size already."""
     cap = None if facts.config is None else facts.config.ddp.bucket_cap_mb
     return "ddp.bucket_cap_mb=25" if cap is None or cap > _USUAL_BUCKET else "ddp.bucket_cap_mb=1"
+
+
+RULES = (
+    Rule(
+        id="exposed_comm",
+        says="gradients move while nothing computes",
+        based_on="exposed transfer; against the node's ceiling: bound by bandwidth or by latency",
+        check=_exposed_comm,
+        advice=Advice(
+            "gradients are reduced while nothing computes: a larger batch, gradient accumulation, or compressed "
+            "gradients",
+            ("ddp.comm_hook=bf16",),
+        ),
+        variants={
+            "gloo": Advice(
+                "gradients are reduced while nothing computes: a larger batch, gradient accumulation, or compressed "
+                "gradients",
+                ("ddp.comm_hook=fp16",),
+            )
+        },
+        part="communication",
+        remains="compute",
+        rough_on_cpu=True,
+    ),
+    Rule(
+        id="no_overlap",
+        says="almost no communication is hidden, and it comes in one or two all-reduces",
+        based_on="overlap ratio",
+        check=_no_overlap,
+        advice=Advice(
+            "gradients are reduced only when the backward pass is over: smaller buckets let the first ones go earlier",
+            ("ddp.bucket_cap_mb=25",),
+        ),
+        variants={
+            "cpu": Advice(
+                "gradients are reduced only when the backward pass is over; what hiding it would bring on a CPU is not "
+                "known, since an all-reduce takes the cores that compute",
+                ("ddp.bucket_cap_mb=25",),
+            )
+        },
+        part="communication",
+        remains="compute",
+        rough_on_cpu=True,
+    ),
+    Rule(
+        id="large_last_bucket",
+        says="the last all-reduce, which nothing can hide, holds most of the bytes",
+        based_on="sizes in order of start",
+        check=_large_last_bucket,
+        advice=Advice(
+            "the last bucket holds most of the gradients, and nothing hides it: smaller buckets",
+            ("ddp.bucket_cap_mb=25",),
+        ),
+        part="communication",
+        remains="compute",
+        rough_on_cpu=True,
+    ),
+    Rule(
+        id="small_buckets",
+        says="many small all-reduces",
+        based_on="mean size (gloo's records have none: then `ddp.bucket_cap_mb`), calls per step",
+        check=_small_buckets,
+        advice=Advice(
+            "many small all-reduces, each of which costs its latency: larger buckets", ("ddp.bucket_cap_mb=25",)
+        ),
+        part="communication",
+        remains="compute",
+        rough_on_cpu=True,
+    ),
+    Rule(
+        id="sync_every_micro_step",
+        says="accumulation without `no_sync`",
+        based_on="the run's settings",
+        check=_sync_every_micro_step,
+        advice=Advice(
+            "gradients are reduced in every micro-step: only the last needs it (no_sync)", ("ddp.no_sync=true",)
+        ),
+        part="communication",
+        remains="compute",
+    ),
+    Rule(
+        id="unused_parameters_scan",
+        says="DDP looks for unused parameters",
+        based_on="the run's settings; in foreign traces an all-reduce of integers in every step",
+        check=_unused_parameters_scan,
+        advice=Advice(
+            "DDP walks the graph for unused parameters in every step: turn it off if every parameter is used",
+            ("ddp.find_unused_parameters=false",),
+        ),
+        part="communication",
+        remains="compute",
+    ),
+)

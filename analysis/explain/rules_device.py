@@ -1,4 +1,4 @@
-"""Rules about what the device does while it computes. Facts in, a finding or None out.
+"""Rules about what the device does while it computes. Facts in, claims out.
 
 Kernels are told apart by their names, which is an inference and said so in the evidence; rates come from counted
 FLOPs and measured ceilings where both are known.
@@ -8,12 +8,12 @@ import statistics
 
 import numpy as np
 
-from rankscope.analysis.explain.facts import Facts, Finding, finding
-from rankscope.analysis.explain.limits import Limits
+from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.explain.facts import Facts
+from rankscope.analysis.explain.rule import Advice, Claim, Rule
 
 
-def low_tensor_core_use(facts: Facts, limits: Limits) -> Finding | None:
-    """Matrix products run without tensor cores."""
+def _low_tensor_core_use(facts: Facts, limits: Limits) -> Claim | None:
     whole, matmul, tensor = facts.mean("kernel_ns"), facts.mean("matmul_ns"), facts.mean("tensor_ns")
     if not whole or not matmul or matmul < limits.matmul_share * whole or tensor >= limits.tensor_share * matmul:
         return None
@@ -28,29 +28,26 @@ def low_tensor_core_use(facts: Facts, limits: Limits) -> Finding | None:
         "tensor_core_share_of_matmul": round(tensor / matmul, 4),
         "from": "kernel names",
     }
-    return finding("low_tensor_core_use", facts, limits, gain_ns=gain, evidence=evidence)
+    return Claim(gain_ns=gain, evidence=evidence)
 
 
-def memory_bound(facts: Facts, limits: Limits) -> Finding | None:
-    """Most of the computing time goes to kernels that are no matrix products: memory sets their pace."""
+def _memory_bound(facts: Facts, limits: Limits) -> Claim | None:
     share = _matmul_share(facts, limits)
     if share is None or 1 - share < limits.memory_bound_share:
         return None
     evidence = {"share_outside_matmul": round(1 - share, 4), "from": "kernel names"}
-    return finding("memory_bound", facts, limits, evidence=evidence)
+    return Claim(evidence=evidence)
 
 
-def compute_bound(facts: Facts, limits: Limits) -> Finding | None:
-    """Most of the computing time goes to matrix products on tensor cores, or to the only units there are."""
+def _compute_bound(facts: Facts, limits: Limits) -> Claim | None:
     share = _matmul_share(facts, limits)
     if share is None or share < limits.compute_bound_share:
         return None
     evidence = {"matmul_share": round(share, 4), "from": "kernel names"}
-    return finding("compute_bound", facts, limits, evidence=evidence)
+    return Claim(evidence=evidence)
 
 
-def throttled(facts: Facts, limits: Limits) -> Finding | None:
-    """A rank is late because it computes longer, and its GPU ran at lower clocks than the others'."""
+def _throttled(facts: Facts, limits: Limits) -> Claim | None:
     verdict = facts.verdict
     others = [state["clock_mhz"] for rank, state in facts.clocks.items() if rank != verdict.rank]
     if verdict.rank not in facts.clocks or verdict.cause != "compute" or not others or not verdict.steps_judged:
@@ -65,7 +62,7 @@ def throttled(facts: Facts, limits: Limits) -> Finding | None:
         "others_clock_mhz": round(usual, 1),
         "reasons": [name for bit, name in REASONS.items() if int(own["reasons"]) & bit],
     }
-    return finding("throttled", facts, limits, ranks=[verdict.rank], gain_ns=gain, evidence=evidence)
+    return Claim(ranks=[verdict.rank], gain_ns=gain, evidence=evidence)
 
 
 # of nvml.h; an idle GPU is no reason
@@ -82,8 +79,51 @@ REASONS = {
 
 
 def _matmul_share(facts: Facts, limits: Limits) -> float | None:
-    """Return the share of matrix products in the computing time; None where the device is not busy enough."""
+    """Return the share of matrix products in the compute time; None if the device is not busy enough."""
     whole = facts.mean("kernel_ns")
-    exposed = np.maximum(0, facts.steps["exposed_comm_ns"])  # what is left of the step is the computing's and idle
+    exposed = np.maximum(0, facts.steps["exposed_comm_ns"])  # the rest of the step is compute and idle time
     busy = float(facts.steps["compute_ns"].sum()) / max(1.0, float((facts.steps["step_ns"] - exposed).sum()))
     return facts.mean("matmul_ns") / whole if whole and busy >= limits.busy_share else None
+
+
+THROTTLED = Rule(
+    id="throttled",
+    says="a late rank's GPU runs at lower clocks than the others'",
+    based_on="NVML's samples",
+    check=_throttled,
+    advice=Advice("this rank's GPU runs at lower clocks: look at its power cap, its temperature and its neighbours"),
+    part="compute of a rank",
+    remains="others' work",
+)
+RULES = (
+    Rule(
+        id="low_tensor_core_use",
+        says="matrix products without tensor cores",
+        based_on="names of kernels",
+        check=_low_tensor_core_use,
+        advice=Advice("matrix products run without tensor cores: bf16, or at least TF32", ("precision=bf16",)),
+        remains="nothing",
+    ),
+    Rule(
+        id="memory_bound",
+        says="the device's memory sets the pace while it is busy",
+        based_on="share of matrix products in the time of kernels, by their names",
+        check=_memory_bound,
+        advice=Advice(
+            "the device's memory sets the pace: fuse element-wise work (compilation, a fused optimizer), a larger "
+            "batch",
+            ("compile=default", "optimizer.impl=fused"),
+        ),
+        remains="nothing",
+    ),
+    Rule(
+        id="compute_bound",
+        says="matrix products set the pace while the device is busy",
+        based_on="share of matrix products in the time of kernels, by their names",
+        check=_compute_bound,
+        advice=Advice(
+            "matrix products set the pace, as they should: only lower precision or less arithmetic makes it faster"
+        ),
+        remains="nothing",
+    ),
+)

@@ -1,27 +1,36 @@
-"""Rules about the host: the loader, copies, launches, waits for the device. Facts in, a finding or None out."""
+"""Rules about the host: the loader, copies, launches, waits for the device. Facts in, claims out."""
 
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from rankscope.analysis.explain.advice import WORKERS
-from rankscope.analysis.explain.facts import Facts, Finding, finding, ms
-from rankscope.analysis.explain.limits import Limits
+from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.table import Column
+from rankscope.analysis.explain.facts import Facts
+from rankscope.analysis.explain.finding import ms
+from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Rule
 
 _SHOWN_PLACES = 3
 _PLACE = ("call", "operator", "range", "function")
 
 
-def data_stall(facts: Facts, limits: Limits) -> Finding | None:
-    """The device waits for batches."""
+def _data_stall(facts: Facts, limits: Limits) -> Claim | None:
     workers = 0 if facts.config is None else facts.config.num_workers
-    overrides = [f"num_workers={2 * workers}"] if workers >= WORKERS else None  # who has as many as advised
-    return _removable("data_stall", "data_stall_ns", facts, limits, overrides=overrides)
+    doubled = [f"num_workers={2 * workers}"] if workers >= WORKERS else None  # the job has as many as advised
+    if facts.loader_cpu is None:
+        return _removable(facts, limits, facts.steps["data_stall_ns"], "data_stall", overrides=doubled)
+    share, spare = facts.loader_cpu
+    evidence = {"loader_cpu_share": round(share, 4), "spare_cores_per_rank": spare}
+    variant, overrides = "idle", doubled  # a loader that sleeps needs no cores
+    if share >= limits.busy_loader_share:
+        variant, overrides = ("busy", [f"num_workers={min(WORKERS, spare)}"]) if spare else ("no_cores", None)
+    stall = facts.steps["data_stall_ns"]
+    return _removable(facts, limits, stall, "data_stall", evidence=evidence, overrides=overrides, variant=variant)
 
 
-def first_batch(facts: Facts, limits: Limits) -> Finding | None:
-    """The loader's workers start again inside the window: its cost, spread over the recorded steps."""
+def _first_batch(facts: Facts, limits: Limits) -> Claim | None:
+    """Spread the restarts of workers inside the window over the recorded steps."""
     restarts = {row["rank"]: row["epoch_restart_ms"] for row in facts.loader if row["epoch_restart_ms"]}
     if not restarts:
         return None
@@ -29,47 +38,45 @@ def first_batch(facts: Facts, limits: Limits) -> Finding | None:
     if gain < limits.reported * facts.step_ns:
         return None
     evidence = {"epoch_restart_ms": {str(rank): value for rank, value in restarts.items()}, "steps": facts.count}
-    return finding("first_batch", facts, limits, ranks=sorted(restarts), gain_ns=gain, evidence=evidence)
+    return Claim(ranks=sorted(restarts), gain_ns=gain, evidence=evidence)
 
 
-def copy_bound(facts: Facts, limits: Limits) -> Finding | None:
-    """The device waits for copies."""
+def _copy_bound(facts: Facts, limits: Limits) -> Claim | None:
     evidence: dict[str, Any] = {}
     down, copies = facts.mean("d2h_ns"), facts.mean("h2d_ns") + facts.mean("d2h_ns")
     if copies:
         evidence["pageable_share"] = round(facts.mean("pageable_ns") / copies, 4)
         evidence["to_host_share"] = round(down / copies, 4)
-    overrides, advice = None, None
+    variant = None
     if down > copies / 2:
-        overrides, advice = [], "copy_bound_to_host"
+        variant = "to_host"
     elif copies and evidence["pageable_share"] < limits.pageable_share:
-        overrides = ["data.non_blocking=true"]
-    return _removable(
-        "copy_bound", "copy_ns", facts, limits, column="copy", evidence=evidence, overrides=overrides, advice=advice
-    )
+        variant = "pinned"
+    return _removable(facts, limits, facts.steps["copy_ns"], "copy", evidence=evidence, variant=variant)
 
 
-def host_gap(facts: Facts, limits: Limits) -> Finding | None:
-    """The device waits for launches: kernels shorter than their launch, or another reason on the host."""
-    gaps = facts.steps["host_gap_ns"]
-    if not facts.gpu or facts.activity is None:
-        return _removable("host_gap", "host_gap_ns", facts, limits, advice="host_gap_cpu")
-    gaps = np.maximum(0, gaps - facts.activity["sync_idle_ns"] - facts.activity["malloc_idle_ns"])
-    kernel, launch = facts.mean("kernel_ns") / max(1.0, facts.mean("kernels")), facts.mean("launch_p50_ns")
-    bound = bool(launch) and 0 < kernel < launch
-    evidence = {"kernel_mean_us": round(kernel / 1000, 2), "launch_us": round(launch / 1000, 2)}
-    if facts.ceilings is not None and facts.ceilings.launch_us:
-        evidence["ceiling_launch_us"] = facts.ceilings.launch_us
-    name = "host_bound_launch" if bound else "host_gap"
-    advice = "host_bound_launch_ddp" if bound and len(facts.ranks) > 1 else None
-    return _removable(
-        name, "host_gap_ns", facts, limits, values=gaps, column="host_gap", evidence=evidence, advice=advice
-    )
+def _gap(short_kernels: bool) -> Callable[[Facts, Limits], Claim | None]:
+    """Return the check for gaps between launches: with kernels shorter than their launch, or for another reason."""
+
+    def check(facts: Facts, limits: Limits) -> Claim | None:
+        gaps = facts.steps["host_gap_ns"]
+        if not facts.gpu or facts.activity is None:
+            return None if short_kernels else _removable(facts, limits, gaps, "host_gap", variant="cpu")
+        kernel, launch = facts.mean("kernel_ns") / max(1.0, facts.mean("kernels")), facts.mean("launch_p50_ns")
+        if short_kernels != (bool(launch) and 0 < kernel < launch):
+            return None
+        gaps = np.maximum(0, gaps - facts.activity["sync_idle_ns"] - facts.activity["malloc_idle_ns"])
+        evidence = {"kernel_mean_us": round(kernel / 1000, 2), "launch_us": round(launch / 1000, 2)}
+        if facts.ceilings is not None and facts.ceilings.launch_us:
+            evidence["ceiling_launch_us"] = facts.ceilings.launch_us
+        variant = "ddp" if short_kernels and len(facts.ranks) > 1 else None
+        return _removable(facts, limits, gaps, "host_gap", evidence=evidence, variant=variant)
+
+    return check
 
 
-def sync_in_loop(facts: Facts, limits: Limits) -> Finding | None:
-    """The host waits for the device inside the step, and the device has nothing to do afterwards."""
-    answers = facts.config is not None and facts.config.mode == "inference"  # each is waited for, on purpose
+def _sync_in_loop(facts: Facts, limits: Limits) -> Claim | None:
+    answers = facts.config is not None and facts.config.mode == "inference"  # waiting for each answer is intended
     if facts.activity is None or facts.syncs is None or answers:
         return None
     gain = facts.gain(facts.activity["sync_idle_ns"])
@@ -82,41 +89,39 @@ def sync_in_loop(facts: Facts, limits: Limits) -> Finding | None:
         "idle_behind_ms": ms(float(facts.activity["sync_idle_ns"].mean())),
         "places": places,
     }
-    advice = "sync_of_ddp" if _ddp_times_itself(places) else None
-    said = finding("sync_in_loop", facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence, advice=advice)
-    return said if advice else msgspec.structs.replace(said, advice=f"{said.advice}: {_first_place(places)}")
+    if _ddp_times_itself(places):
+        return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, variant="ddp")
+    return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place=_first_place(places))
 
 
-def small_kernels(facts: Facts, limits: Limits) -> Finding | None:
-    """Many kernels so short that starting and ending them costs as much; what fusing brings cannot be told."""
+def _small_kernels(facts: Facts, limits: Limits) -> Claim | None:
+    """A trace cannot tell what fusing the kernels saves."""
     kernel, count = facts.mean("kernel_p50_ns"), facts.mean("kernels")
     if not 0 < kernel < limits.small_kernel_us * 1000 or count < limits.small_kernel_count:
         return None
-    evidence = {"kernel_p50_us": round(kernel / 1000, 2), "kernels_per_step": round(count, 1)}
-    return finding("small_kernels", facts, limits, evidence=evidence)
+    return Claim(evidence={"kernel_p50_us": round(kernel / 1000, 2), "kernels_per_step": round(count, 1)})
 
 
-def memory_pressure(facts: Facts, limits: Limits) -> Finding | None:
-    """Memory is asked from the driver, or given back to it, inside steps."""
+def _memory_pressure(facts: Facts, limits: Limits) -> Claim | None:
     if facts.activity is None or facts.mean("mallocs") < max(limits.mallocs, 1e-9):
         return None
     gain = facts.gain(facts.activity["malloc_idle_ns"])
     ranks = [rank for rank, value in facts.per_rank(facts.activity["mallocs"]).items() if value >= limits.mallocs]
     evidence = {"driver_allocations_per_step": round(facts.mean("mallocs"), 2)}
-    return finding("memory_pressure", facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence)
+    return Claim(ranks=ranks, gain_ns=gain, evidence=evidence)
 
 
 def _first_place(places: list[dict[str, Any]]) -> str:
     """Return the costliest place in words: which call, how often, in which operator, range and user's function."""
     if not places:
-        return "which, is not known"
+        return "the trace does not name them"
     place = places[0]
     inside = [place[name] for name in _PLACE[1:] if place[name]]
     return f"{place['per_step']:g} a step, {place['call']}" + (f" in {', '.join(inside)}" if inside else "")
 
 
 def _ddp_times_itself(places: list[dict[str, Any]]) -> bool:
-    """Whether the costliest wait is DDP's own: it reads its timers' events in the first ten steps of a job."""
+    """Whether the costliest wait is DDP's own. DDP reads its timers' events in the first ten steps of a job."""
     first = places[0] if places else {}
     return first.get("call") == "cudaEventSynchronize" and first.get("range") == "DistributedDataParallel.forward"
 
@@ -144,26 +149,161 @@ def _places(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _removable(
-    name: str,
-    part: str,
     facts: Facts,
     limits: Limits,
+    removed: Column,
+    column: str,
     *,
-    values: Any = None,
-    column: str | None = None,
     evidence: dict[str, Any] | None = None,
     overrides: list[str] | None = None,
-    advice: str | None = None,
-) -> Finding | None:
-    """Return the finding that a part of the step is too long, on the ranks where it is; None for a small one."""
-    removed = facts.steps[part] if values is None else values
+    variant: str | None = None,
+) -> Claim | None:
+    """Claim that a part of the step (ns per row) is too long, on the ranks where it is; None if it is small."""
     gain = facts.gain(removed)
     per_rank = facts.per_rank(removed)
     ranks = [rank for rank, value in per_rank.items() if value >= limits.reported * facts.step_ns]
     if not ranks or gain < limits.reported * facts.step_ns:
         return None
-    shown = {f"{column or name}_ms": {str(rank): ms(per_rank[rank]) for rank in ranks}}
-    evidence = shown | (evidence or {})
-    return finding(
-        name, facts, limits, ranks=ranks, gain_ns=gain, evidence=evidence, overrides=overrides, advice=advice
-    )
+    shown = {f"{column}_ms": {str(rank): ms(per_rank[rank]) for rank in ranks}}
+    return Claim(ranks=ranks, gain_ns=gain, evidence=shown | (evidence or {}), overrides=overrides, variant=variant)
+
+
+_LONGER_KERNELS = "kernels are shorter than the time to launch them: CUDA graphs, or a larger batch"
+
+RULES = (
+    Rule(
+        id="data_stall",
+        says="the device waits for batches",
+        based_on="data stall of the step; how much of the wait is the loader's own CPU time, and how many cores are "
+        "available for workers",
+        check=_data_stall,
+        advice=Advice(
+            "the device waits for batches: more loader workers, a larger data.prefetch_factor, or cheaper decoding",
+            (f"num_workers={WORKERS}",),
+        ),
+        variants={
+            "busy": Advice(
+                "the device waits for batches, which the loader computes on the rank's own core: workers, or cheaper "
+                "decoding",
+                (f"num_workers={WORKERS}",),
+            ),
+            "idle": Advice(
+                "the device waits for batches, and the loader for something else (its storage, its workers): more "
+                "workers, a larger data.prefetch_factor, faster storage",
+                (f"num_workers={WORKERS}",),
+            ),
+            "no_cores": Advice(
+                "the device waits for batches, and the loader computes all that time on a host with no core to spare: "
+                "cheaper decoding or prepared samples; workers would take cores from the ranks"
+            ),
+        },
+        part="loader",
+        drop_if_small=True,
+    ),
+    Rule(
+        id="first_batch",
+        says="the loader starts again in every epoch",
+        based_on="data waits of more than ten times the median, after the first step",
+        check=_first_batch,
+        advice=Advice(
+            "the loader's workers start again in every epoch: keep them, or make epochs longer",
+            (f"num_workers={WORKERS}", "data.persistent_workers=true"),
+        ),
+        part="loader",
+        drop_if_small=True,
+    ),
+    Rule(
+        id="host_bound_launch",
+        says="kernels are shorter than their launch",
+        based_on="host gap, and mean kernel against the median time from one launch to the next",
+        check=_gap(short_kernels=True),
+        advice=Advice(_LONGER_KERNELS, ("compile=reduce-overhead",)),
+        variants={
+            "ddp": Advice(
+                _LONGER_KERNELS.replace(
+                    "CUDA graphs",
+                    "CUDA graphs (under DDP some releases of PyTorch crash with them: its issue 113809)",
+                ),
+                ("compile=reduce-overhead",),
+            )
+        },
+        part="launches",
+        profiler_adds="shared",
+        drop_if_small=True,
+    ),
+    Rule(
+        id="host_gap",
+        says="the device waits for launches for another reason; on a CPU: Python between operators",
+        based_on="host gap without the part caused by waits and allocations",
+        check=_gap(short_kernels=False),
+        advice=Advice(
+            "the device waits for launches: a larger batch, compilation, or less Python in the loop",
+            ("compile=reduce-overhead",),
+        ),
+        variants={
+            "cpu": Advice("nothing computes while Python runs between operators: a larger batch, or compilation")
+        },
+        part="launches",
+        profiler_adds="shared",
+        drop_if_small=True,
+    ),
+    Rule(
+        id="sync_in_loop",
+        says="the host waits for the device, and the device then has nothing to do",
+        based_on="idle time between the end of a synchronising call and the next kernel; the call, its operator and "
+        "range, and with `profile.with_stack=true` your function",
+        check=_sync_in_loop,
+        advice=Advice("the host waits for the device inside the step: take these calls out of the loop"),
+        variants={
+            "ddp": Advice(
+                "DDP reads its own timers in the first ten steps of a job, and waits for the device: record later "
+                "steps",
+                ("profile.wait=9",),
+            )
+        },
+        profiler_adds="shared",
+    ),
+    Rule(
+        id="copy_bound",
+        says="the device waits for copies, to it or to the host",
+        based_on="copy part of the step; share of copies from or to pageable memory, and to the host",
+        check=_copy_bound,
+        advice=Advice(
+            "the device waits for copies: pinned memory and copies that the host does not wait for",
+            ("data.pin_memory=true", "data.non_blocking=true"),
+        ),
+        variants={
+            "pinned": Advice(
+                "the device waits for copies: pinned memory and copies that the host does not wait for",
+                ("data.non_blocking=true",),
+            ),
+            "to_host": Advice(
+                "the device waits for copies to the host inside the step: keep results on the device, or copy them "
+                "less often"
+            ),
+        },
+        part="copies",
+        drop_if_small=True,
+    ),
+    Rule(
+        id="small_kernels",
+        says="many short kernels",
+        based_on="median compute kernel and number per step",
+        check=_small_kernels,
+        advice=Advice(
+            "many short kernels: fuse them (compilation, a fused optimizer), or a larger batch",
+            ("compile=default", "optimizer.impl=fused"),
+        ),
+    ),
+    Rule(
+        id="memory_pressure",
+        says="the allocator requests memory from the driver inside steps",
+        based_on="cudaMalloc, cudaFree and the like; idle time inside them",
+        check=_memory_pressure,
+        advice=Advice(
+            "memory is asked from the driver inside the step: no empty_cache() in the loop, a smaller batch, or "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        ),
+        drop_if_small=True,
+    ),
+)

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rankscope.analysis.read.run_settings import rank_infos
+from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
-from rankscope.conf.user_cache import SCHEMA
+from rankscope.conf.user_cache import SCHEMA, cache_folder
 
 
 class CeilingsError(ValueError):
@@ -47,6 +49,13 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
         """Return how long the smallest collective takes."""
         points = self.collectives.get(kind)
         return points[0][1] if points else None
+
+
+def find(path: Path | None, run_dir: RunDir | None) -> Ceilings | None:
+    """Return the ceilings in a file; without a file, those of the run's node in the user's cache."""
+    if path is not None:
+        return load(path)
+    return None if run_dir is None else of_run(rank_infos(run_dir), cache_folder())
 
 
 def load(path: Path) -> Ceilings:

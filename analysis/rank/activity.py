@@ -173,8 +173,8 @@ def _places(calls: Table, host: Table) -> tuple[list[str | None], list[str | Non
 
 def _calls(launches: Table, steps: Table, pattern: re.Pattern[str]) -> Table:
     """Return the runtime calls of one kind that were made inside a step, with the step."""
-    chosen = np.array([pattern.search(word) is not None for word in launches.words["name"]] + [False])
-    calls = launches.take(chosen[launches["name"]] & (launches["start"] != UNKNOWN))
+    chosen = launches.where("name", lambda word: pattern.search(word) is not None)
+    calls = launches.take(chosen & (launches["start"] != UNKNOWN))
     calls = calls.with_columns(step=step_at(calls["start"], steps.sort("host_start")))
     return calls.take(np.isin(calls["step"], steps["step"]))
 

@@ -19,15 +19,15 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
 
     The record is found by its External id, else as the innermost one around the launch call.
     """
-    is_comm = np.array([names.is_communication(word) for word in table.words["name"]] + [False])
-    bare = np.flatnonzero(is_comm[table["name"]] & (table["collective"] < 0))
+    is_comm = table.where("name", names.is_communication)
+    bare = np.flatnonzero(is_comm & (table["collective"] < 0))
     described = _launching_record(table, bare, host, host["collective"] >= 0)
     columns = {name: table[name].copy() for name in (*COLLECTIVE_COLUMNS, "described")}
     found = described >= 0
     for name in COLLECTIVE_COLUMNS:
         columns[name][bare[found]] = _recode(table, host, name)[described[found]]
     columns["described"][bare[found]] = 1
-    named = np.array([word.startswith("nccl:") for word in host.words["name"]] + [False])[host["name"]]
+    named = host.where("name", lambda word: word.startswith("nccl:"))
     annotation = _launching_record(table, bare, host, named)
     hint = np.full(len(table), -1, np.int32)
     hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
@@ -69,9 +69,9 @@ def _innermost(times: Column, threads: Column, host: Table, sources: Column) -> 
 
 def classify(table: Table) -> tuple[Column, list[str], Column]:
     """Return (collective kind as codes, their words, role) of each record."""
-    is_comm = np.array([names.is_communication(word) for word in table.words["name"]] + [False])
+    is_comm = table.where("name", names.is_communication)
     kernel = table["activity"] == KERNEL
-    comm = kernel & (is_comm[table["name"]] | (table["collective"] >= 0))
+    comm = kernel & (is_comm | (table["collective"] >= 0))
     role = np.where(kernel, np.where(comm, COMMUNICATION, COMPUTE), COPY)
     kinds: list[str | None] = [None] * len(table)
     lookup: dict[tuple[int, int, int], str] = {}

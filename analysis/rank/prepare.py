@@ -169,8 +169,8 @@ def _clip_swallowed(table: Table, note: object) -> Table:
     assert callable(note)
     if not len(table):
         return table
-    is_graph = np.array(["graph" in word.lower() for word in table.words["launch_name"]] + [False])
-    kernel = (table["activity"] == KERNEL) & (table["duration"] > 0) & ~is_graph[table["launch_name"]]
+    is_graph = table.where("launch_name", lambda word: "graph" in word.lower())
+    kernel = (table["activity"] == KERNEL) & (table["duration"] > 0) & ~is_graph
     rows = np.flatnonzero(kernel)
     rows = rows[np.lexsort([-table["end"][rows], table["start"][rows], table["stream"][rows]])]
     start, end, stream = table["start"][rows], table["end"][rows].copy(), table["stream"][rows]
@@ -262,8 +262,8 @@ def _payload(table: Table) -> Column:
 
 def _data_waits(host: Table, steps: Table, main: int | None) -> Table:
     """Return the intervals in which the consumer of the loader waited for a batch, on the thread of the steps."""
-    named = np.array([_DATA_WAIT.match(word) is not None for word in host.words["name"]] + [False])
-    chosen = named[host["name"]] & (host["duration"] > 0) & (host["start"] != UNKNOWN)
+    named = host.where("name", lambda word: _DATA_WAIT.match(word) is not None)
+    chosen = named & (host["duration"] > 0) & (host["start"] != UNKNOWN)
     if main is not None:
         chosen &= host["thread"] == main
     table = host.take(chosen)

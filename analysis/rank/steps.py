@@ -143,7 +143,7 @@ def _waits(steps: Table, waits: Table) -> Column:
 
 def _coverage(steps: Table, kernels: Table, launches: Table) -> tuple[Column, Column]:
     """Return (launches, launches of which a record was seen) of each step."""
-    launching = np.array([is_launch(word) for word in launches.words["name"]] + [False])[launches["name"]]
+    launching = launches.where("name", is_launch)
     calls = launches.take(launching & (launches["start"] != UNKNOWN))
     step = step_at(calls["start"], steps)
     seen = np.isin(calls["correlation"], kernels["correlation"])

@@ -9,6 +9,7 @@ import numpy as np
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.measure.breakdown import PARTS
+from rankscope.analysis.measure.step_metrics import STEP_METRICS
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.colours import COLOURS
@@ -37,6 +38,7 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
     timeline = build(analysis, name)
     step = timeline.typical_step()
     rows = _worth_a_row(summary)
+    on_device = analysis.ranks[0].mode == "device"
     return pages.render(
         "report.html.jinja",
         unknown="?",
@@ -51,7 +53,8 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         bars=[_bar(row) for row in rows],
         longest=max((row["step_ms"] for row in rows if row["step_ms"] is not None), default=1) or 1,
         left_out=len(summary["per_rank"]) - len(rows),
-        on_device=analysis.ranks[0].mode == "device",
+        metrics=[metric for metric in STEP_METRICS if metric.title and not metric.device],
+        device_metrics=[metric for metric in STEP_METRICS if metric.title and metric.device and on_device],
         heat=_heat(analysis, [row["rank"] for row in rows]),
         collectives=[_against(row) for row in summary["collectives"]],
         has_ceilings=analysis.ceilings is not None,
@@ -88,7 +91,7 @@ def _bar(row: Json) -> Json:
     pieces = [(COLOURS[part], TITLES[part], value) for part, value in parts]
     if rest > 1e-6:
         pieces.append((COLOURS["communication"], TITLES["communication"], rest))
-    return {name: row[name] for name in ("rank", "step_ms", "gpu_busy_ratio", "sm_efficiency")} | {"pieces": pieces}
+    return row | {"pieces": pieces}
 
 
 def _heat(analysis: Analysis, ranks: Sequence[int]) -> Json:

@@ -27,6 +27,7 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
 
     found.filters |= {
         "ms": number("{:.2f}"),
+        "unit": lambda value, unit: number("{:.1%}" if unit == "share" else "{:.2f}")(value),
         "one": number("{:.1f}"),
         "whole": number("{:.0f}"),
         "percent": number("{:.1%}"),

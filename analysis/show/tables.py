@@ -4,8 +4,8 @@ import msgspec
 
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Table
-from rankscope.analysis.explain.gather import config_of
 from rankscope.analysis.pipeline import load
+from rankscope.analysis.read.run_settings import config_of
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.tables import buckets, calls_and_steps, operators
 

@@ -32,8 +32,17 @@ _SHOWN_COLLECTIVES = 6
 
 
 def show(summary: Json, console: Console) -> None:
-    """Print the summary."""
+    """Print the summary; of a run that was not traced, the throughput and why there is no more."""
+    if summary["source"] is None:
+        _show_untraced(summary, console)
+        return
     console.print(Group(*[part for part in _parts(summary) if part is not None]))
+
+
+def _show_untraced(summary: Json, console: Console) -> None:
+    ranks, rate = summary["world_size"], summary["throughput"]
+    console.print(f"{ranks} rank{'s' if ranks > 1 else ''}, {summary['stragglers']['reason']}", markup=False)
+    console.print("No step was measured on every rank." if rate is None else rate_words(rate), style="bold")
 
 
 def _parts(summary: Json) -> list[RenderableType | None]:

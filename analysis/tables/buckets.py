@@ -4,24 +4,20 @@ With it `ddp.bucket_cap_mb` can be chosen by eye: the first buckets should be re
 which nothing can hide, small.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.measure.recording import Recording
 from rankscope.conf.contract import bus_factor
 
-if TYPE_CHECKING:
-    from rankscope.analysis.result import Analysis
 
-
-def buckets(analysis: "Analysis") -> Table:
+def buckets(recording: Recording) -> Table:
     """One row an all-reduce, step and rank; `bucket` counts them in each step from 0 on."""
-    calls = analysis.calls
-    kind = np.array([word == "allreduce" for word in calls.words["kind"]] + [False])[calls["kind"]]
-    chosen = kind & np.isin(calls["step"], analysis.steps_analysed) & (calls["group_size"] != 1)
+    calls = recording.calls
+    kind = calls.where("kind", lambda word: word == "allreduce")
+    chosen = kind & np.isin(calls["step"], recording.steps_analysed) & (calls["group_size"] != 1)
     calls = calls.take(chosen).sort("rank", "step", "start_ns")
-    table = analysis.step_table
+    table = recording.step_table
     begins = dict(zip(zip(table["rank"].tolist(), table["step"].tolist(), strict=True), table["start_ns"], strict=True))
     keys = list(zip(calls["rank"].tolist(), calls["step"].tolist(), strict=True))
     bucket = np.zeros(len(calls), np.int64)
@@ -34,7 +30,7 @@ def buckets(analysis: "Analysis") -> Table:
     factor = np.array([bus_factor("allreduce", int(count)) for count in ranks.tolist()])
     known = (size > 0) & (took > 0)
     busbw = np.where(known, size / np.maximum(took, 1) * factor, np.nan)
-    best = [_ceiling(analysis, int(count)) if fine else None for count, fine in zip(size.tolist(), known, strict=True)]
+    best = [_ceiling(recording, int(count)) if fine else None for count, fine in zip(size.tolist(), known, strict=True)]
     of_ceiling = [np.nan if us is None else us * 1000 / max(1, ns) for us, ns in zip(best, took.tolist(), strict=True)]
     return Table(
         {
@@ -53,5 +49,5 @@ def buckets(analysis: "Analysis") -> Table:
     )
 
 
-def _ceiling(analysis: "Analysis", size: int) -> float | None:
-    return None if analysis.ceilings is None else analysis.ceilings.time_us("allreduce", size)
+def _ceiling(recording: Recording, size: int) -> float | None:
+    return None if recording.ceilings is None else recording.ceilings.time_us("allreduce", size)

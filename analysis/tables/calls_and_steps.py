@@ -1,22 +1,18 @@
 """The tables that users get: columns with units, named in docs/tables.md. Names do not change within a schema."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from rankscope.analysis.align.match import group_name
 from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.table import UNKNOWN, Table, encode
-
-if TYPE_CHECKING:
-    from rankscope.analysis.result import Analysis
+from rankscope.analysis.measure.recording import Recording
 
 _ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
 
 
-def collectives(analysis: "Analysis") -> Table:
+def collectives(recording: Recording) -> Table:
     """One row a call and rank."""
-    calls = analysis.calls
+    calls = recording.calls
     codes, words = encode([group_name(word) for word in calls.words["group_id"]])
     group = codes[calls["group_id"]] if len(codes) else calls["group_id"]
     size = np.where(calls["group_size"] == UNKNOWN, np.where(calls["members"] > 0, calls["members"], UNKNOWN), 0)
@@ -45,26 +41,26 @@ def collectives(analysis: "Analysis") -> Table:
     )
 
 
-def steps(analysis: "Analysis") -> Table:
+def steps(recording: Recording) -> Table:
     """One row a step and rank, with the six parts, which sum to `step_ns`."""
-    table = analysis.step_table
+    table = recording.step_table
     known = (table["sm_busy_ns"] != UNKNOWN) & (table["step_ns"] > 0)
     sm_efficiency = np.where(known, table["sm_busy_ns"] / np.maximum(table["step_ns"], 1), np.nan)
-    late = analysis.late_table
+    late = recording.late_table
     of_late = zip(late["step"].tolist(), late["rank"].tolist(), strict=True)
     lateness = dict(zip(of_late, late["lateness_ns"], strict=True))
     keys = zip(table["step"].tolist(), table["rank"].tolist(), strict=True)
     return table.with_columns(
         sm_efficiency=sm_efficiency,
         lateness_ns=np.array([lateness.get(key, UNKNOWN) for key in keys], np.int64),
-        analysed=np.isin(table["step"], analysis.steps_analysed),
-        judged=np.isin(table["step"], analysis.steps_judged),
+        analysed=np.isin(table["step"], recording.steps_analysed),
+        judged=np.isin(table["step"], recording.steps_judged),
     )
 
 
-def segments(analysis: "Analysis") -> Table:
+def segments(recording: Recording) -> Table:
     """One row a step and rank: how late it was at most, and at which call."""
-    late, calls = analysis.late_table, analysis.calls
+    late, calls = recording.late_table, recording.calls
     rows = late["row"]
     return Table(
         {
@@ -80,10 +76,10 @@ def segments(analysis: "Analysis") -> Table:
     )
 
 
-def kernels(analysis: "Analysis") -> Table:
+def kernels(recording: Recording) -> Table:
     """Every record that counts, of all ranks: kernels, copies and memsets (on a CPU: operators and collectives)."""
     parts = []
-    for data in analysis.ranks:
+    for data in recording.ranks:
         table = data.kernels
         role = np.array([_CODE[value] for value in table["role"].tolist()], np.int32)
         columns = {name: table[name] for name in ("name", "kind", "device", "stream", "correlation", "bytes")}
@@ -91,9 +87,9 @@ def kernels(analysis: "Analysis") -> Table:
             "rank": np.full(len(table), data.rank),
             "step": np.where(table["step"] < 0, UNKNOWN, table["step"]),
             "role": role,
-            "start_ns": analysis.alignment.to_common(data.rank, table["start"]),
-            "end_ns": analysis.alignment.to_common(data.rank, table["end"]),
-            "launch_ns": _launch(analysis, data.rank, table),
+            "start_ns": recording.alignment.to_common(data.rank, table["start"]),
+            "end_ns": recording.alignment.to_common(data.rank, table["end"]),
+            "launch_ns": _launch(recording, data.rank, table),
         }
         words = {"name": table.words["name"], "kind": table.words["kind"], "role": list(_ROLES.values())}
         parts.append(Table(columns, words))
@@ -103,7 +99,7 @@ def kernels(analysis: "Analysis") -> Table:
 _CODE = {role: index for index, role in enumerate(_ROLES)}
 
 
-def _launch(analysis: "Analysis", rank: int, table: Table) -> np.ndarray:
+def _launch(recording: Recording, rank: int, table: Table) -> np.ndarray:
     known = table["launch_start"] != UNKNOWN
     times = np.where(known, table["launch_start"], 0)
-    return np.where(known, analysis.alignment.to_common(rank, times), UNKNOWN)
+    return np.where(known, recording.alignment.to_common(rank, times), UNKNOWN)

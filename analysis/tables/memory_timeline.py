@@ -4,20 +4,18 @@ torch.profiler writes an instant `[memory]` at each allocation and each release,
 GPU are taken where there are any, else those of the CPU, whose allocations through torch alone are counted.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rankscope.analysis.core.notices import UnreadableTraceError
 from rankscope.analysis.core.table import Column, Table
+from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.read.decode import integers, nanoseconds
 from rankscope.analysis.read.kineto.event_schema import Args, Event
 from rankscope.analysis.read.kineto.events import EventReader
 from rankscope.analysis.read.kineto.reader import base_time
 from rankscope.conf.run_dir import RankDir
-
-if TYPE_CHECKING:
-    from rankscope.analysis.result import Analysis
 
 CPU, GPU = 0, 1  # torch's DeviceType
 RANKS = 8  # the late one and others: as in the tables by name
@@ -26,17 +24,17 @@ _BINS = 2000  # of the figure: the most of each is drawn
 _KINDS = ["CPU", "GPU"]
 
 
-def memory_timeline(analysis: "Analysis") -> Table | None:
+def memory_timeline(recording: Recording) -> Table | None:
     """Return one row a change of a rank's memory, in order; None where none was recorded."""
-    if analysis.run_dir is None:
+    if recording.run_dir is None:
         return None
-    late = analysis.verdict.rank
-    ranks = sorted(analysis.run_dir.for_pass("torch").ranks(), key=lambda item: (item.rank != late, item.rank))
-    parts = [part for part in (_of_rank(analysis, rank) for rank in ranks[:RANKS]) if part is not None]
+    late = recording.verdict.rank
+    ranks = sorted(recording.run_dir.for_pass("torch").ranks(), key=lambda item: (item.rank != late, item.rank))
+    parts = [part for part in (_of_rank(recording, rank) for rank in ranks[:RANKS]) if part is not None]
     return Table.concat(sorted(parts, key=lambda part: int(part["rank"][0]))) if parts else None
 
 
-def _of_rank(analysis: "Analysis", rank_dir: RankDir) -> Table | None:
+def _of_rank(recording: Recording, rank_dir: RankDir) -> Table | None:
     if not rank_dir.trace.exists():
         return None
     reader = EventReader(rank_dir.trace)
@@ -57,7 +55,7 @@ def _of_rank(analysis: "Analysis", rank_dir: RankDir) -> Table | None:
     return Table(
         {
             "rank": np.full(len(rows), rank_dir.rank),
-            "time_ns": analysis.alignment.to_common(rank_dir.rank, times),
+            "time_ns": recording.alignment.to_common(rank_dir.rank, times),
             "allocated_bytes": integers(args[row].allocated for row in rows),
             "reserved_bytes": integers(args[row].reserved for row in rows),
             "device": np.full(len(rows), chosen, np.int32),

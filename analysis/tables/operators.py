@@ -5,22 +5,20 @@ the innermost operator around its launch, and to every operator and range around
 steps of a rank; shares are of the sum of its steps.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import mean_by_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
-from rankscope.analysis.explain.gather import rank_infos
+from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.rank.activity import is_matmul, uses_tensor_cores
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.steps import step_at
 from rankscope.analysis.read.rank_trace import end_of
+from rankscope.analysis.read.run_settings import rank_infos
 from rankscope.conf.contract import MODULE_PREFIX
-
-if TYPE_CHECKING:
-    from rankscope.analysis.result import Analysis
 
 RANKS = 8  # tables by name hold so many ranks at most, the late one among them: the ranks of a job do the same
 _ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
@@ -29,15 +27,15 @@ _CLASSED, _OF_KERNELS = ("name", "class"), ("rank", "calls", "total_ns", "mean_n
 _SHARES = ("share", "occupancy", "sm_efficiency")
 
 
-def operators(analysis: "Analysis") -> Table:
+def operators(recording: Recording) -> Table:
     """One row an operator and rank, the longest on the device first (on a CPU: on the host)."""
-    return _by_name(analysis, modules=False)
+    return _by_name(recording, modules=False)
 
 
-def modules(analysis: "Analysis") -> Table:
+def modules(recording: Recording) -> Table:
     """One row a named module, direction and rank."""
-    table = _by_name(analysis, modules=True)
-    infos = [] if analysis.run_dir is None else rank_infos(analysis.run_dir, ("torch",))
+    table = _by_name(recording, modules=True)
+    infos = [] if recording.run_dir is None else rank_infos(recording.run_dir, ("torch",))
     kept: dict[tuple[Any, str | None], int] = {
         (info.get("rank"), MODULE_PREFIX + name): size for info in infos for name, size in _memory(info).items()
     }
@@ -50,13 +48,13 @@ def _memory(info: dict[str, Any]) -> dict[str, int]:
     return found if isinstance(found, dict) else {}
 
 
-def kernels_by_name(analysis: "Analysis") -> Table:
+def kernels_by_name(recording: Recording) -> Table:
     """One row a kernel or copy by name and rank, the longest first; on a CPU there are none."""
     parts = []
-    for data in _chosen(analysis):
+    for data in _chosen(recording):
         if data.mode != "device":
             continue
-        table = data.kernels.take(np.isin(data.kernels["step"], analysis.steps_analysed))
+        table = data.kernels.take(np.isin(data.kernels["step"], recording.steps_analysed))
         took = table["end"] - table["start"]
         names, index = np.unique(table["name"], return_inverse=True)
         total, calls = _summed(index, took, len(names)), np.bincount(index, minlength=len(names))
@@ -74,7 +72,7 @@ def kernels_by_name(analysis: "Analysis") -> Table:
                 "calls": calls.astype(np.int64),
                 "total_ns": total,
                 "mean_ns": total // np.maximum(calls, 1),
-                "share": _share(total, _steps_ns(analysis, data)),
+                "share": _share(total, _steps_ns(recording, data)),
                 "occupancy": occupancy,
                 "sm_efficiency": sm_efficiency,
             },
@@ -103,14 +101,14 @@ def _class(kernel: str, role: int) -> str:
     return "tensor_core" if uses_tensor_cores(kernel) else "matmul" if is_matmul(kernel) else "other"
 
 
-def _chosen(analysis: "Analysis") -> list[RankData]:
-    ranks = [data for data in analysis.ranks if data.complete] or analysis.ranks
-    late = [data for data in ranks if data.rank == analysis.verdict.rank]
+def _chosen(recording: Recording) -> list[RankData]:
+    ranks = [data for data in recording.ranks if data.complete] or recording.ranks
+    late = [data for data in ranks if data.rank == recording.verdict.rank]
     return sorted([*late, *[data for data in ranks if data not in late]][:RANKS], key=lambda data: data.rank)
 
 
-def _steps_ns(analysis: "Analysis", data: RankData) -> int:
-    table = analysis.analysed_steps
+def _steps_ns(recording: Recording, data: RankData) -> int:
+    table = recording.analysed_steps
     return int(table["step_ns"][table["rank"] == data.rank].sum())
 
 
@@ -118,16 +116,16 @@ def _share(total: Column, whole: int) -> Column:
     return total / whole if whole else np.full(len(total), np.nan)
 
 
-def _by_name(analysis: "Analysis", *, modules: bool) -> Table:
-    parts = [_of_rank(analysis, data, modules=modules) for data in _chosen(analysis)]
+def _by_name(recording: Recording, *, modules: bool) -> Table:
+    parts = [_of_rank(recording, data, modules=modules) for data in _chosen(recording)]
     parts = [part for part in parts if len(part)]
     numbers = ("rank", "calls", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
     return Table.concat(parts) if parts else _empty(("name",), numbers)
 
 
-def _of_rank(analysis: "Analysis", data: RankData, *, modules: bool) -> Table:
+def _of_rank(recording: Recording, data: RankData, *, modules: bool) -> Table:
     host = data.host
-    inside = np.isin(step_at(host["start"], data.steps.sort("host_start")), analysis.steps_analysed)
+    inside = np.isin(step_at(host["start"], data.steps.sort("host_start")), recording.steps_analysed)
     host = host.take(inside & (host["start"] != UNKNOWN) & (host["duration"] >= 0))
     host = host.take(np.lexsort([-host["duration"], host["start"], host["thread"]]))
     parent = _parents(host)
@@ -136,7 +134,7 @@ def _of_rank(analysis: "Analysis", data: RankData, *, modules: bool) -> Table:
     holder = parent if modules else _through_ranges(host, parent)
     of_kind = (holder >= 0) & ((host["annotation"] == 0) | modules)
     np.add.at(nested, holder[of_kind], took[of_kind])
-    own, all_below = _device_time(data, host, parent, analysis.steps_analysed)
+    own, all_below = _device_time(data, host, parent, recording.steps_analysed)
     names = host.words["name"]
     wanted = [word.startswith(MODULE_PREFIX) if modules else not word.startswith(_NO_STEP) for word in names]
     chosen = np.array([*wanted, False])[host["name"]] & (
@@ -160,7 +158,7 @@ def _of_rank(analysis: "Analysis", data: RankData, *, modules: bool) -> Table:
             "cpu_ns": _summed(outer_index, took[outer], count),
             "self_device_ns": _summed(index, own[rows], count) if gpu else unknown,
             "device_ns": device if gpu else unknown,
-            "share": _share(device if gpu else _summed(outer_index, took[outer], count), _steps_ns(analysis, data)),
+            "share": _share(device if gpu else _summed(outer_index, took[outer], count), _steps_ns(recording, data)),
         },
         {"name": [names[code] for code in found.tolist()]},
     )

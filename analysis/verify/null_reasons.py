@@ -1,17 +1,17 @@
-"""Why numbers of a summary are null, and what was corrected: an `Analysis` in, notices out."""
+"""Why numbers of a summary are null, and what was corrected: a `Recording` in, notices out."""
 
 import numpy as np
 
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN
-from rankscope.analysis.result import Analysis
+from rankscope.analysis.measure.recording import Recording
 
 _OFFSET_WORTH_SAYING = 1_000_000  # ns
 
 
-def clock_notices(analysis: Analysis) -> list[Notice]:
+def clock_notices(recording: Recording) -> list[Notice]:
     """Name clocks that were corrected by more than a millisecond, or cannot be compared."""
-    clock, notices = analysis.alignment, []
+    clock, notices = recording.alignment, []
     for rank, offset in clock.offset_ns.items():
         if abs(offset) >= _OFFSET_WORTH_SAYING:
             way = "ahead of" if offset > 0 else "behind"
@@ -31,16 +31,16 @@ def clock_notices(analysis: Analysis) -> list[Notice]:
     return notices
 
 
-def null_reasons(analysis: Analysis) -> list[Notice]:
+def null_reasons(recording: Recording) -> list[Notice]:
     """Say why waits, transfers or per-step numbers are null."""
     notices = []
-    lost = analysis.calls.take(~analysis.calls["matched"])
-    in_steps = lost.take(np.isin(lost["step"], analysis.steps_analysed))
-    if len(in_steps) and not analysis.missing_ranks and analysis.world_size > 1:
+    lost = recording.calls.take(~recording.calls["matched"])
+    in_steps = lost.take(np.isin(lost["step"], recording.steps_analysed))
+    if len(in_steps) and not recording.missing_ranks and recording.world_size > 1:
         text = f"{len(in_steps)} collective records have no partner: their wait and transfer are null"
         notices.append(Notice(kind="unmatched_collectives", message=text, details={"count": len(in_steps)}))
-    notices += _sm_efficiency(analysis)
-    if not analysis.steps_analysed:
+    notices += _sm_efficiency(recording)
+    if not recording.steps_analysed:
         text = "no whole step: per-step numbers are null; totals hold for the whole window"
         notices.append(Notice(kind="no_analysed_steps", level="info", message=text))
     return notices
@@ -52,12 +52,12 @@ _NO_SHARES = {
 }
 
 
-def _sm_efficiency(analysis: Analysis) -> list[Notice]:
+def _sm_efficiency(recording: Recording) -> list[Notice]:
     """Say why the SM efficiency of ranks with a GPU is null."""
-    table = analysis.analysed_steps
+    table = recording.analysed_steps
     unknown = set(np.unique(table["rank"][table["sm_busy_ns"] == UNKNOWN]).tolist())
-    ranks = [data.rank for data in analysis.ranks if data.mode == "device" and data.rank in unknown]
+    ranks = [data.rank for data in recording.ranks if data.mode == "device" and data.rank in unknown]
     if not ranks:
         return []
-    text = f"SM efficiency is null on {len(ranks)} ranks: {_NO_SHARES[analysis.ranks[0].source]}"
+    text = f"SM efficiency is null on {len(ranks)} ranks: {_NO_SHARES[recording.ranks[0].source]}"
     return [Notice(kind="no_sm_efficiency", level="info", message=text, details={"ranks": ranks})]

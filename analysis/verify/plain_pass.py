@@ -3,13 +3,12 @@
 Comes in: `steps.parquet` and `rank.json` of each rank. Goes out: plain numbers, None where the pass has none.
 """
 
-from typing import Any
-
+import msgspec
 import numpy as np
 
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import percentiles
-from rankscope.analysis.explain.stragglers import Verdict
+from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.analysis.read.pass_steps import PassSteps
 from rankscope.analysis.verify.gpu_peaks import dense_peak_flops
 from rankscope.conf import RunConfig
@@ -17,7 +16,17 @@ from rankscope.conf import RunConfig
 _CONFIRMED = 0.5  # share of the lateness that the plain pass must show too
 
 
-def throughput(plain: PassSteps, config: RunConfig) -> dict[str, Any] | None:
+class Throughput(msgspec.Struct, frozen=True, kw_only=True):
+    """How fast the job is without a profiler."""
+
+    step_ms_p50: float
+    samples_per_s: float | None
+    mfu: float | None
+    pass_name: str = msgspec.field(default="plain", name="pass")
+    latency: dict[str, float | None] | msgspec.UnsetType = msgspec.UNSET  # of inference: p50_ms, p95_ms, p99_ms
+
+
+def throughput(plain: PassSteps, config: RunConfig) -> Throughput | None:
     """Return step time (ms), samples/s and MFU of the plain pass, in inference p50 to p99; None without a step."""
     step_ns = plain.step_ns()
     if step_ns is None or len(plain.ranks) < config.world_size:
@@ -30,16 +39,12 @@ def throughput(plain: PassSteps, config: RunConfig) -> dict[str, Any] | None:
     mfu = None
     if peak is not None and samples_per_s is not None and isinstance(flops, int | float):
         mfu = samples_per_s * flops / (config.world_size * peak)
-    latency = {}
-    if config.mode == "inference":
-        latency["latency"] = percentiles(step_times(plain))
-    return {
-        "step_ms_p50": round(step_ns * 1e-6, 4),
-        "samples_per_s": None if samples_per_s is None else round(samples_per_s, 3),
-        "mfu": None if mfu is None else round(mfu, 4),
-        "pass": "plain",
-        **latency,
-    }
+    return Throughput(
+        step_ms_p50=round(step_ns * 1e-6, 4),
+        samples_per_s=None if samples_per_s is None else round(samples_per_s, 3),
+        mfu=None if mfu is None else round(mfu, 4),
+        latency=percentiles(step_times(plain)) if config.mode == "inference" else msgspec.UNSET,
+    )
 
 
 def samples_per_step(passed: PassSteps, config: RunConfig) -> float | None:

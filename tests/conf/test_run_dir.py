@@ -78,6 +78,6 @@ def test_ranks_come_in_numerical_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../../elsewhere", "/tmp/elsewhere", "..", "a/b"])
 def test_a_point_s_folder_cannot_leave_its_sweep(name: str, tmp_path: Path) -> None:
-    with pytest.raises(RunDirError, match="no folder's name"):
+    with pytest.raises(RunDirError, match="not a folder's name"):
         SweepDir(tmp_path).point(name)
     assert SweepDir(tmp_path).point("003-2").path == tmp_path / "points" / "003-2"

@@ -133,7 +133,7 @@ def build(
             own = windows.take(windows["rank"] == data.rank)
             calls = analysis.calls.take(of_rank.get(data.rank, _NOTHING))
             views.append(_view(analysis, data, own, calls, detailed=data.rank in set(shown)))
-    thresholds = analysis.options.thresholds
+    limits = analysis.options.limits
     lengths = (windows["end"] - windows["start"])[np.isin(windows["step"], numbers)]
     step_ns = int(np.median(lengths)) if len(lengths) else 0
     bound = analysis.alignment.bound_ns or 0
@@ -147,7 +147,7 @@ def build(
         lateness=lateness,
         marks=marks,
         step_ns=step_ns,
-        threshold_ns=int(max(thresholds.share_of_step * step_ns, thresholds.residuals * bound)),
+        threshold_ns=int(max(limits.straggler_share * step_ns, limits.straggler_errors * bound)),
         device=analysis.ranks[0].mode == "device",
     )
 

@@ -19,9 +19,9 @@ _MACHINERY = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#.*|Optimizer\.(st
 def host_ranges(data: RankData) -> Table:
     """Return the outermost annotations on the thread of the steps: start, end, name; those inside others left out."""
     host = data.host
-    named = np.array([_NOT_A_RANGE.match(word) is None for word in host.words["name"]] + [False])[host["name"]]
+    named = host.where("name", lambda word: _NOT_A_RANGE.match(word) is None)
     chosen = named & (host["annotation"] != 0) & (host["start"] != UNKNOWN) & (host["duration"] > 0)
-    steps = np.array(["ProfilerStep" in word for word in host.words["name"]] + [False])[host["name"]]
+    steps = host.where("name", lambda word: "ProfilerStep" in word)
     if steps.any():
         chosen &= host["thread"] == host["thread"][np.flatnonzero(steps)[0]]
     rows = host.take(chosen)

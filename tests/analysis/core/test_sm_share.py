@@ -18,8 +18,8 @@ from rankscope.analysis import Analysis, load, summarise
 from rankscope.analysis.core.kinds import KERNEL, MEMCPY
 from rankscope.analysis.core.sm_share import WHOLE, sm_time
 from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.options import Options
 from rankscope.analysis.read.kineto import reader as kineto
-from rankscope.analysis.result import Options
 from rankscope.analysis.tables.operators import kernels_by_name
 
 DATA = Path(__file__).parents[2] / "data"

@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.explain import findings
-from rankscope.analysis.explain.facts import Facts, Finding
-from rankscope.analysis.explain.limits import Limits
-from rankscope.analysis.explain.stragglers import StepVerdict, Verdict
+from rankscope.analysis.explain.facts import Facts
+from rankscope.analysis.explain.finding import Finding
+from rankscope.analysis.measure.stragglers import StepVerdict, Verdict
 from rankscope.analysis.rank.activity import ACTIVITY
 from rankscope.conf import RunConfig, parse_config
 

@@ -11,14 +11,13 @@ import yaml
 import rankscope.conf
 from rankscope.analysis import load, summarise
 from rankscope.analysis.commands.analyze import main
+from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.explain import findings
-from rankscope.analysis.explain.advice import ADVICE
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.limits import Limits, parse
-from rankscope.analysis.explain.stragglers import CAUSES, StepVerdict, Thresholds, Verdict
 from rankscope.analysis.measure.ceilings import Ceilings
+from rankscope.analysis.measure.stragglers import CAUSES, StepVerdict, Verdict
+from rankscope.analysis.options import Options
 from rankscope.analysis.rank.activity import is_matmul, uses_tensor_cores
-from rankscope.analysis.result import Options
 
 from .made_facts import (
     MS,
@@ -33,6 +32,7 @@ from .made_facts import (
     syncs,
 )
 
+RULE = {rule.id: rule for rule in findings.RULES}
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 
 
@@ -233,11 +233,11 @@ def test_one_bucket_made_smaller_leaves_the_last_one_exposed() -> None:
 def test_copies_to_the_host_and_ddp_s_own_waits_get_their_own_advice() -> None:
     down = activity(d2h_ns=[6, 6], h2d_ns=[4, 4], pageable_ns=[6, 6])
     one = found(facts(steps(copy=[3, 3]), activity=down))["copy_bound"]
-    assert (one.advice, one.evidence["pageable_share"]) == (ADVICE["copy_bound_to_host"][0], 0.6)
+    assert (one.advice, one.evidence["pageable_share"]) == (RULE["copy_bound"].variants["to_host"].text, 0.6)
     own = syncs(8)
     own.words.update({"call": ["cudaEventSynchronize"], "range": ["DistributedDataParallel.forward"]})
     one = found(facts(activity=activity(syncs=[1, 1], sync_idle_ns=[8 * MS, 8 * MS]), syncs=own))["sync_in_loop"]
-    assert one.advice == ADVICE["sync_of_ddp"][0]
+    assert one.advice == RULE["sync_in_loop"].variants["ddp"].text
     usual = found(facts(activity=activity(syncs=[1, 1], sync_idle_ns=[8 * MS, 8 * MS]), syncs=syncs(8)))["sync_in_loop"]
     assert usual.advice.endswith("loop: 0.5 a step, cudaStreamSynchronize in aten::item, forward, f")
 
@@ -273,9 +273,10 @@ def test_ceilings_that_cannot_be_read_are_refused_in_one_line(
 def test_every_finding_has_advice_and_every_override_is_one() -> None:
     from rankscope.launch.configure.compose import compose
 
-    for name, (text, overrides) in ADVICE.items():
-        assert text, name
-        compose(list(overrides))
+    for rule in findings.RULES:
+        for advice in (rule.advice, *rule.variants.values()):
+            assert advice.text, rule.id
+            compose(list(advice.overrides))
 
 
 def test_scenarios_expect_findings_that_exist() -> None:
@@ -284,7 +285,7 @@ def test_scenarios_expect_findings_that_exist() -> None:
         data = yaml.safe_load(path.read_text())
         expected = data.get("scenario", data).get("finds", [])
         assert expected or path.stem == "none"
-        assert set(expected) <= set(ADVICE), path
+        assert set(expected) <= set(RULE), path
 
 
 @pytest.mark.parametrize(
@@ -336,7 +337,7 @@ def test_nothing_is_found_where_nothing_was_planted() -> None:
 
 def test_one_share_decides_every_cause() -> None:
     """With a share that no cause can reach, every cause is mixed: of the run, of each step, of the finding."""
-    options = Options(thresholds=Thresholds(cause_share=1.01), cache=False)
+    options = Options(limits=Limits(cause_share=1.01), cache=False)
     summary = summarise(load(TRACES / "big_straggler_gpu_w4", options=options))
     assert summary["stragglers"]["cause"] == "mixed"
     assert {item["cause"] for item in summary["stragglers"]["per_step"]} == {"mixed"}

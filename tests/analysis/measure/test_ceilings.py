@@ -6,7 +6,7 @@ import pytest
 
 from rankscope.analysis import load, summarise
 from rankscope.analysis.measure.ceilings import load as load_ceilings
-from rankscope.analysis.result import Options
+from rankscope.analysis.options import Options
 
 DATA = Path(__file__).parents[2] / "data"
 H100 = DATA / "ceilings" / "h100_w4.json"  # measured on the node of tests/data/traces

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from rankscope.analysis import Analysis, AnalysisError, load, summarise
+from rankscope.analysis.options import Options
 from rankscope.analysis.read.rank_trace import MAX_RANKS
-from rankscope.analysis.result import Options
 
 DATA = Path(__file__).parents[2] / "data"
 EXPORTS = [DATA / "nsys" / "big_baseline_w4" / "rank0.sqlite", DATA / "nsys" / "gloo_w2" / "rank_0.sqlite"]

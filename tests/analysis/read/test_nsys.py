@@ -14,9 +14,9 @@ import pytest
 
 from rankscope.analysis import Analysis, AnalysisError, load, summarise
 from rankscope.analysis.core.table import UNKNOWN
+from rankscope.analysis.options import Options
 from rankscope.analysis.read.nsys import reader as nsys
 from rankscope.analysis.read.nsys.export import Export
-from rankscope.analysis.result import Options
 
 from .nsys_files import BASE, GEMM_NS, STEP_NS, ExportFile, write_job
 

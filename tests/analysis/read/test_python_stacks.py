@@ -32,7 +32,7 @@ def test_frames_of_torch_profiler(tmp_path: Path) -> None:
     items: Table = trace.host.take(np.array(trace.host.texts("name")) == "aten::item")
     first, second = functions(tmp_path / "trace.json", items, kineto.base_time(trace.extra))
     line = read_back.__code__.co_firstlineno
-    assert first is not None and first.endswith(f"test_stacks.py({line}): read_back")
+    assert first is not None and first.endswith(f"test_python_stacks.py({line}): read_back")
     assert second is not None and second.endswith("test_frames_of_torch_profiler")
 
 

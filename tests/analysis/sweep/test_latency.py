@@ -84,7 +84,7 @@ def test_throughput_is_that_of_the_steady_unprofiled_steps(tmp_path: Path) -> No
     traced = pass_steps.read_pass(run_dir.for_pass("torch"), "active")
     assert steady is not None and traced is not None
     rate = plain_pass.throughput(steady, config)
-    assert rate is not None and rate["samples_per_s"] == pytest.approx(wanted["samples_per_s"])
+    assert rate is not None and rate.samples_per_s == pytest.approx(wanted["samples_per_s"])
     steady_ns, traced_ns = steady.step_ns(), traced.step_ns()
     assert steady_ns is not None and traced_ns is not None
     assert traced_ns == pytest.approx(wanted["profiled_step_time_s"] * 1e9)

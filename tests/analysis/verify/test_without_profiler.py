@@ -5,8 +5,8 @@ import pytest
 
 from rankscope.analysis.explain import findings
 from rankscope.analysis.explain.gain_limit import Room
-from rankscope.analysis.explain.stragglers import Verdict
 from rankscope.analysis.measure.loader import on_cpu
+from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.analysis.read.pass_steps import PassSteps
 from rankscope.analysis.verify.plain_pass import confirm
 
@@ -18,28 +18,25 @@ def test_what_profiling_added_is_not_promised() -> None:
         facts(steps(host_gap=[20, 20]), activity=activity(kernels=[1, 1], kernel_ns=[1, 1], launch_p50_ns=[2, 2]))
     )
     before = [case["host_bound_launch"]]
-    (after,) = findings.without_profiler(before, 88.0, 12.0, None, LIMITS)
+    (after,) = findings.correct(before, 88.0, 12.0, None, LIMITS)
     assert (after.recoverable_ms, after.severity) == (8.0, "medium")
-    assert findings.without_profiler(before, 82.0, 18.0, None, LIMITS) == []
-    (unknown,) = findings.without_profiler(before, None, None, None, LIMITS)
+    assert findings.correct(before, 82.0, 18.0, None, LIMITS) == []
+    (unknown,) = findings.correct(before, None, None, None, LIMITS)
     assert unknown.severity == "medium" and unknown.evidence["under_the_profiler_only"]
-    (distorted,) = [findings.distorts(1.151, "torch", [0], LIMITS)]
-    assert distorted is not None and distorted.severity == "low"
-    assert (
-        findings.distorts(1.15, "torch", [0], LIMITS) is None and findings.distorts(None, "torch", [0], LIMITS) is None
-    )
+    assert found(facts(overhead=1.151))["profiler_distorts"].severity == "low"
+    assert found(facts(overhead=1.15)) == found(facts()) == {}
 
 
 def test_no_fix_brings_more_than_the_plain_step_has_beside_computing_and_transfers() -> None:
     """Traced, a step of 100 ms has 50 of stall. The plain step is 60: with 40 and 45 computed and 5 transferred, 10."""
     table = steps(data_stall=[50, 50], exposed_transfer=[5, 5], exposed_wait=[5, 0])
     before = [found(facts(table))["data_stall"]]
-    (after,) = findings.without_profiler(before, 60.0, 40.0, None, LIMITS, Room(step_ms=60.0, steps=table))
+    (after,) = findings.correct(before, 60.0, 40.0, None, LIMITS, Room(step_ms=60.0, steps=table))
     assert (after.recoverable_ms, after.severity, after.evidence["traced_ms"]) == (10.0, "high", 50.0)
     room = Room(step_ms=60.0, steps=table)
-    assert room.for_finding("straggler_data", [1]) == 15.0, "the late rank mended, the others' 40 + 5 are left"
-    assert room.for_finding("exposed_comm", [0, 1]) == 15.0, "a transfer that is hidden leaves the computing"
-    assert room.for_finding("low_tensor_core_use", [0, 1]) is None
+    assert room.left("others' work", [1]) == 15.0, "the late rank mended, the others' 40 + 5 are left"
+    assert room.left("compute", [0, 1]) == 15.0, "a transfer that is hidden leaves the computing"
+    assert room.left("nothing", [0, 1]) is None
 
 
 def test_on_a_cpu_a_late_rank_that_the_plain_pass_does_not_show_is_not_called_high() -> None:
@@ -52,7 +49,7 @@ def test_what_profiling_added_is_taken_off_once() -> None:
     """Traced gaps of 12 ms and 4 behind waits, 8 added by the profiler: half of each is left."""
     waits = {"activity": activity(syncs=[1, 1], sync_idle_ns=[4 * MS, 4 * MS], kernel_ns=[9, 9]), "syncs": syncs(4)}
     before = findings.find(facts(steps(host_gap=[16, 16]), **waits), LIMITS)
-    after = {item.id: item.recoverable_ms for item in findings.without_profiler(before, 92.0, 8.0, None, LIMITS)}
+    after = {item.id: item.recoverable_ms for item in findings.correct(before, 92.0, 8.0, None, LIMITS)}
     assert (after["host_gap"], after["sync_in_loop"]) == (6.0, 2.0)
 
 
@@ -65,8 +62,7 @@ def test_what_profiling_added_is_taken_off_once() -> None:
 def test_workers_are_advised_where_the_loader_waits_or_cores_are_left(
     share: float, spare: int, overrides: list[str]
 ) -> None:
-    stall = [found(facts(steps(data_stall=[30, 30])))["data_stall"]]
-    (said,) = findings.with_loader_on_cpu(stall, share, spare, LIMITS)
+    said = found(facts(steps(data_stall=[30, 30]), loader_cpu=(share, spare)))["data_stall"]
     assert (said.overrides, said.recoverable_ms) == (overrides, 30.0)
 
 

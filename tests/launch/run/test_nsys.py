@@ -76,7 +76,7 @@ def test_without_nsys_nothing_starts(
     [
         ({"ranks": [2]}, "ranks from 0 to 1"),
         ({"ranks": "some"}, "nsys.ranks"),
-        ({"traces": ["cuda"]}, "must hold nvtx"),
+        ({"traces": ["cuda"]}, "must include nvtx"),
     ],
 )
 def test_options_are_checked(nsys: dict[str, object], said: str) -> None:

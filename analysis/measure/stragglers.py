@@ -6,6 +6,7 @@ with the lateness of every rank in every step, and a `Verdict`. Definitions: doc
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -14,19 +15,13 @@ from rankscope.analysis.align.clock import Alignment
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.intervals import either, measure, union
 from rankscope.analysis.core.kinds import SYNCHRONISING
+from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import RankData
 
 _ONSET = 0.8  # share of the largest lateness at which a rank counts as having fallen behind
+VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
 CAUSES = ("compute", "data", "host", "copy", "earlier_comm")
-
-
-class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """When a lateness counts."""
-
-    share_of_step: float = 0.05
-    residuals: float = 3.0  # times the alignment's error bound
-    cause_share: float = 2 / 3
 
 
 class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +31,7 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     lateness_ns: int
     excess_ns: dict[str, int]  # by cause: how much more of it than the median of the others
-    cause: str | None = None  # by `Thresholds.cause_share`
+    cause: str | None = None  # by `Limits.cause_share`
 
     @property
     def recoverable_ns(self) -> int:
@@ -47,7 +42,7 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict over the run."""
 
-    verdict: str  # none | persistent | intermittent | rotating | undetermined
+    verdict: VerdictName
     rank: int | None = None
     cause: str | None = None
     cause_share: dict[str, float] = {}
@@ -77,7 +72,7 @@ def judge(
     alignment: Alignment,
     judged: Sequence[int],
     step_ns: float,
-    thresholds: Thresholds,
+    limits: Limits,
 ) -> Verdict:
     """Return the verdict over the judged steps; `step_ns` is the median step."""
     found = [step for step in judged if (late["step"] == step).any()]
@@ -90,12 +85,12 @@ def judge(
         rows = np.flatnonzero(late["step"] == step)
         worst = rows[np.argmax(late["lateness_ns"][rows])]
         amount = int(late["lateness_ns"][worst])
-        if amount > 0 and amount >= thresholds.share_of_step * step_ns and amount > thresholds.residuals * bound:
+        if amount > 0 and amount >= limits.straggler_share * step_ns and amount > limits.straggler_errors * bound:
             rank, row = int(late["rank"][worst]), _onset(calls, int(late["row"][worst]))
             excess = explain(row)
-            cause, _ = cause_of(excess, thresholds.cause_share)
+            cause, _ = cause_of(excess, limits.cause_share)
             per_step.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause))
-    return _over_run(per_step, len(found), thresholds)
+    return _over_run(per_step, len(found), limits)
 
 
 def _onset(calls: Table, row: int) -> int:
@@ -109,10 +104,11 @@ def _onset(calls: Table, row: int) -> int:
     return int(late[np.argmin(calls["start"][late])])
 
 
-def _over_run(per_step: list[StepVerdict], judged: int, thresholds: Thresholds) -> Verdict:
+def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdict:
     if not per_step:
         return Verdict(verdict="none", steps_judged=judged)
     rank, times = Counter(item.rank for item in per_step).most_common(1)[0]
+    verdict: VerdictName
     if times * 2 > judged:
         verdict = "persistent"
     elif len(per_step) * 2 > judged:
@@ -122,7 +118,7 @@ def _over_run(per_step: list[StepVerdict], judged: int, thresholds: Thresholds) 
     named = None if verdict == "rotating" else rank
     counted = [item for item in per_step if named in (None, item.rank)]
     excess = {cause: sum(item.excess_ns[cause] for item in counted) for cause in CAUSES}
-    cause, shares = cause_of(excess, thresholds.cause_share)
+    cause, shares = cause_of(excess, limits.cause_share)
     return Verdict(
         verdict=verdict,
         rank=named,
@@ -150,7 +146,7 @@ class _Explainer:
     def __init__(self, calls: Table, ranks: Sequence[RankData]) -> None:
         self._calls = calls
         self._ranks = {data.rank: data for data in ranks}
-        sync = np.array([word in SYNCHRONISING for word in calls.words["kind"]] + [False])[calls["kind"]]
+        sync = calls.where("kind", lambda word: word in SYNCHRONISING)
         self._usable = sync & (calls["ready_ns"] != UNKNOWN) & (calls["group_size"] != 1)
         self._of_rank = group_by.positions(calls["rank"])
         self._layers: dict[int, list[Column]] = {}

@@ -12,8 +12,8 @@ import numpy as np
 
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.kinds import SYNCHRONISING
+from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
-from rankscope.analysis.explain.stragglers import Thresholds
 from rankscope.analysis.rank.rank_data import RankData
 
 Late = dict[int, dict[int, int]]  # step -> host -> ns
@@ -50,7 +50,7 @@ def lateness(calls: Table, hosts: dict[str, list[int]]) -> Late:
     host_of = np.full(1 + max(rank for ranks in hosts.values() for rank in ranks), -1)
     for number, ranks in enumerate(hosts.values()):
         host_of[ranks] = number
-    sync = np.array([word in SYNCHRONISING for word in calls.words["kind"]] + [False])[calls["kind"]]
+    sync = calls.where("kind", lambda word: word in SYNCHRONISING)
     rows = np.flatnonzero(sync & (calls["lateness_ns"] != UNKNOWN) & (calls["step"] >= 0))
     call, host = calls["call"][rows], host_of[calls["rank"][rows]]
     order = np.lexsort([calls["start_ns"][rows], host, call])
@@ -69,14 +69,12 @@ def lateness(calls: Table, hosts: dict[str, list[int]]) -> Late:
     return found
 
 
-def judge(
-    late: Late, judged: Sequence[int], step_ns: float, bound_ns: int, thresholds: Thresholds
-) -> dict[int, list[int]]:
+def judge(late: Late, judged: Sequence[int], step_ns: float, bound_ns: int, limits: Limits) -> dict[int, list[int]]:
     """Return host -> its lateness (ns) in each judged step in which it is late enough to count.
 
-    The thresholds are those of a late rank. Several hosts can be late at once, as those behind one switch are.
+    The limits are those of a late rank. Several hosts can be late at once, as those behind one switch are.
     """
-    least = max(thresholds.share_of_step * step_ns, thresholds.residuals * bound_ns + 1)
+    least = max(limits.straggler_share * step_ns, limits.straggler_errors * bound_ns + 1)
     found: defaultdict[int, list[int]] = defaultdict(list)
     for step in judged:
         for host, amount in late.get(step, {}).items():
@@ -91,14 +89,14 @@ def rows(
     steps: Table,
     judged: Sequence[int],
     bound_ns: int,
-    thresholds: Thresholds,
+    limits: Limits,
 ) -> list[dict[str, Any]]:
     """Return one row a host; `steps` are the analysed ones. Times are means over steps and ranks (ms)."""
     hosts = hosts_of(ranks)
     if not hosts or not len(steps):
         return []
     step_ns = float(np.median(steps["step_ns"]))
-    late = judge(lateness(calls, hosts), judged, step_ns, bound_ns, thresholds)
+    late = judge(lateness(calls, hosts), judged, step_ns, bound_ns, limits)
     result = []
     for number, (name, members) in enumerate(hosts.items()):
         own = steps.take(np.isin(steps["rank"], members))

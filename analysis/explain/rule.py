@@ -1,0 +1,79 @@
+"""`Rule`: everything about one kind of finding, in one place.
+
+A rule looks at `Facts` and returns a `Claim` or None; `Rule.apply` makes the `Finding`. How a plain pass corrects it,
+which other findings claim the same time, and how much a fix can save are declared here too, never by its id elsewhere.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.explain.facts import Facts
+from rankscope.analysis.explain.finding import Finding, ms, severity
+
+# The part of a step that a finding claims. Findings that claim the same part overlap.
+Part = Literal["loader", "copies", "compute of a rank", "launches", "communication"]
+# What stays in the step after the fix, so that no fix is said to save it:
+#   device work       compute and exposed transfer stay
+#   compute           only compute stays: the fix hides or shortens transfers
+#   others' work      the late rank becomes as fast as the others, so the others' device work stays
+#   nothing           the fix shortens compute itself
+Remains = Literal["device work", "compute", "others' work", "nothing"]
+# How the profiler's own time enters: not at all; shared with the other findings about gaps; in this finding only.
+Profiler = Literal["no", "shared", "own"]
+
+WORKERS = 4  # loader workers per rank, as advised if there are cores for them
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """What to do, and the overrides of `rankscope run` that try it."""
+
+    text: str
+    overrides: tuple[str, ...] = ()
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule found."""
+
+    gain_ns: float | None = None  # what a fix saves, ns per step; None: the recording cannot tell
+    ranks: list[int] | None = None  # None: every rank
+    evidence: dict[str, Any] = {}
+    variant: str | None = None  # the name of another advice of the rule
+    overrides: list[str] | None = None  # None: those of the advice
+    place: str = ""  # where in the user's code; follows the advice
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of finding."""
+
+    id: str
+    says: str  # for docs/findings.md: what is wrong
+    based_on: str  # for docs/findings.md: the evidence
+    check: Callable[[Facts, Limits], Claim | None]
+    advice: Advice
+    variants: Mapping[str, Advice] = {}
+    part: Part | None = None
+    remains: Remains = "device work"
+    profiler_adds: Profiler = "no"
+    rough_on_cpu: bool = False  # the ends of collectives are imprecise there: medium at most
+    late_rank: bool = False  # says that a rank is late
+    drop_if_small: bool = False  # not reported if the correction by the plain pass leaves less than Limits.reported
+
+    def apply(self, facts: Facts, limits: Limits) -> Finding | None:
+        """Return the finding, or None if the facts do not show it."""
+        claim = self.check(facts, limits)
+        if claim is None:
+            return None
+        advice = self.advice if claim.variant is None else self.variants[claim.variant]
+        gain = claim.gain_ns
+        return Finding(
+            id=self.id,
+            severity="low" if gain is None else severity(gain / facts.step_ns, limits),
+            ranks=facts.ranks if claim.ranks is None else claim.ranks,
+            recoverable_ms=None if gain is None else ms(gain),
+            evidence={**claim.evidence, "step_ms": ms(facts.step_ns)},
+            advice=f"{advice.text}: {claim.place}" if claim.place else advice.text,
+            overrides=list(advice.overrides) if claim.overrides is None else claim.overrides,
+        )

@@ -1,0 +1,47 @@
+"""`summary.json`: its published schema, and that a run without a trace has the same keys as one with."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from rankscope.analysis import load, summarise
+from rankscope.analysis.show.summary import error_summary
+from rankscope.analysis.show.summary_schema import ErrorSummary, Summary, schema_text
+
+ROOT = Path(__file__).parents[3]
+DATA = ROOT / "tests" / "data"
+PLACES = ("runs/resnet_w2", "runs/images_w2", "traces/two_groups_w2", "traces/fsdp2_w2")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_summaries_follow_the_published_schema(place: str) -> None:
+    found = summarise(load(DATA / place))
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    msgspec.convert(found, Summary, strict=True)
+
+
+def test_the_published_schema_is_that_of_the_code() -> None:
+    assert (ROOT / "docs" / "summary.schema.json").read_text() == schema_text(), "make docs"
+    msgspec.convert(error_summary("nothing", []), ErrorSummary)
+
+
+@pytest.mark.parametrize("name", ["resnet_w2", "images_w2", "slow_host_w2"])
+def test_the_python_api_gives_the_findings_of_the_report(name: str) -> None:
+    analysis = load(DATA / "runs" / name)
+    assert msgspec.to_builtins(analysis.findings) == summarise(analysis)["findings"]
+    assert any("traced_ms" in item.evidence or item.recoverable_ms == 0 for item in analysis.findings)
+
+
+def test_a_run_without_a_trace_has_every_key_of_one_with(tmp_path: Path) -> None:
+    import shutil
+
+    run = shutil.copytree(DATA / "runs" / "resnet_w2", tmp_path / "run")
+    shutil.rmtree(run / "passes" / "torch")
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("- torch\n", "", 1))
+    plain, traced = summarise(load(run)), summarise(load(DATA / "runs" / "resnet_w2"))
+    assert set(plain) == set(traced)
+    assert plain["throughput"] == traced["throughput"] and plain["source"] is None
+    assert plain["stragglers"]["verdict"] == "undetermined" and "not traced" in plain["stragglers"]["reason"]
