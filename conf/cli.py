@@ -105,12 +105,12 @@ class _Table(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS:
-            raise click.UsageError(f"no command {args[0]!r}; there are: {', '.join(COMMANDS)}")
+            raise click.UsageError(f"no command {args[0]!r}; the commands are {', '.join(COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def get_help(self, ctx: click.Context) -> str:
         lines = [f"  rankscope {name:<11} {text}" for name, (_, _, text) in COMMANDS.items()]
-        return "\n".join(["Profiles distributed training and says where the time of a step goes.", "", *lines])
+        return "\n".join(["Profiles distributed training and shows where the time of a step goes.", "", *lines])
 
 
 @click.group("rankscope", cls=_Table, context_settings={"help_option_names": ["-h", "--help"]})
