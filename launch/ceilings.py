@@ -1,7 +1,7 @@
-"""`rankscope ceilings`: measures once what this node can do, keeps it in the user's cache, and prints it.
+"""`rankscope ceilings`: measures the best rates of this node once, keeps them in the user's cache, and prints them.
 
-Comes in: overrides as for `rankscope run` (world_size, device, backend). Goes out: one JSON file for this host, device
-type, backend and number of ranks, which `rankscope analyze` finds by itself for runs of this node.
+In: overrides as for `rankscope run` (world_size, device, backend). Out: one JSON file per host, device type, backend
+and number of ranks, which `rankscope analyze` finds for runs on this node.
 """
 
 import json
@@ -36,7 +36,7 @@ _HINT = "set XDG_CACHE_HOME to a folder you may write"
 
 
 @click.command("rankscope ceilings", context_settings={"ignore_unknown_options": True})
-@click.option("--again", is_flag=True, help="Measure although there is a measurement.")
+@click.option("--again", is_flag=True, help="Measure again, although there is a measurement.")
 @click.option("--json", "as_json", is_flag=True, help="Print the file instead of tables.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=VALUE]...")
 def ceilings(again: bool, as_json: bool, words: tuple[str, ...]) -> int:
@@ -63,7 +63,7 @@ def ceilings(again: bool, as_json: bool, words: tuple[str, ...]) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure or look up, and print; returns the exit status: 0, 2 refused or failed, 130 or 143 interrupted."""
+    """Measure or read the rates and print them; returns 0, 2 refused or failed, 130 or 143 interrupted."""
     return run_command(ceilings, argv, hint=_HINT, prefix="rankscope ceilings")
 
 
@@ -74,7 +74,7 @@ def _config(overrides: Sequence[str], facts: TorchFacts) -> RunConfig:
 
 
 def _path(config: RunConfig, facts: TorchFacts) -> Path:
-    """Return where the file of these settings lies, as `analysis` looks for it by what the ranks of a run stated."""
+    """Return the file for these settings; `analysis` builds the same path from rank.json."""
     on_cpu = config.device == "cpu" or not facts.devices
     device = "cpu" if on_cpu else str(facts.devices[0]["name"])
     backend = config.backend if config.backend != "auto" else "gloo" if on_cpu else "nccl"
@@ -82,10 +82,8 @@ def _path(config: RunConfig, facts: TorchFacts) -> Path:
 
 
 def _measure(config: RunConfig, path: Path, stop: Stop) -> None:
-    """Start the ranks, wait for them, and put the result into its place; no process is left."""
-    say(
-        f"measuring with {config.world_size} rank{'s' if config.world_size > 1 else ''}; an idle machine gives the best"
-    )
+    """Start the ranks, wait for them, and move the result to `path`; leaves no process."""
+    say(f"measuring with {config.world_size} rank{'s' if config.world_size > 1 else ''}; use an idle machine")
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="rankscope-ceilings-"))
     try:
@@ -101,7 +99,7 @@ def _measure(config: RunConfig, path: Path, stop: Stop) -> None:
         result = folder / "ceilings.json"
         if status or not result.exists():
             lines = (folder / "ranks.log").read_text(errors="replace").splitlines()
-            said = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "nothing")
+            said = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no output")
             raise ConfigError(f"the ranks ended with exit status {status}: {said.strip()}")
         write_json(path, json.loads(result.read_text()))
     finally:

@@ -1,4 +1,4 @@
-"""`rankscope run`: overrides in; a run folder, or with -m a sweep of them, and the analysis's summary out."""
+"""`rankscope run`: overrides in; a run folder, or a sweep of them with -m, and the summary of the analysis out."""
 
 import re
 import sys
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def with_script_args(arguments: list[str]) -> list[str]:
-    """Turn what follows `--` into `script_args`, word by word."""
+    """Turn the words after `--` into the override `script_args`."""
     if "--" not in arguments:
         return arguments
     at = arguments.index("--")
@@ -76,7 +76,7 @@ def with_script_args(arguments: list[str]) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    """Return `word` in Hydra's quotes: quotes and interpolations are escaped, and backslashes only before those."""
+    """Return `word` in Hydra's quotes; escapes quotes and interpolations, and the backslashes before them."""
     word = re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", word)
     word = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), word)
     return f"'{word}'"
