@@ -202,7 +202,7 @@ def _fresh(sweep: SweepDir, point_id: str) -> str:
 
 
 def _report(sweep: SweepDir, stop: Stop) -> None:
-    """Start the report as a process of its own, which prints its text."""
+    """Start the report as a separate process, which prints its text."""
     command = [sys.executable, *_REPORT, str(sweep.path), "--allow-partial"]
     process = start(command, {**os.environ, MARK: mark(sweep.path)}, stdout=None, stderr=None)
     try:

@@ -34,7 +34,7 @@ class StepLog:
         self._samples[step] = samples
 
     def write(self, rows: Sequence[StepRow], traced: Callable[[int], bool]) -> None:
-        """Write complete steps; `traced` says of a step whether torch.profiler recorded it."""
+        """Write complete steps; `traced` tells whether torch.profiler recorded a step."""
         lines = [line_of(row, self._samples.pop(row["step"], None), traced(row["step"])) for row in rows]
         self._steps.write(lines)
         self._recent.extend(lines)
@@ -87,7 +87,7 @@ def line_of(row: StepRow, samples: int | None, traced: bool) -> dict[str, Any]:
 
 
 def statistics(lines: Collection[dict[str, Any]]) -> dict[str, Any]:
-    """Return percentiles and means over lines of steps; samples per second only if every step says its samples."""
+    """Return percentiles and means over lines of steps; samples per second only if the samples of every step are known."""
     times = np.array([line["step_ms"] for line in lines])
     samples = [line["samples"] for line in lines]
     known = all(count is not None for count in samples)

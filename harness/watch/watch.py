@@ -1,4 +1,4 @@
-"""The work of a `Monitor` on one rank: hears of steps, and keeps every error of its own away from the training."""
+"""The work of a `Monitor` on one rank: receives the steps, and keeps its own errors away from the training."""
 
 import atexit
 import logging

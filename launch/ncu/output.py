@@ -108,7 +108,7 @@ def lines_of(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> list[str
     others = sum(row["kernel"] is None for row in rows)
     if others:
         lines.append(f"{others} more launches are of kernels with the same name: tables/ncu.parquet")
-    return [*lines, "n: measured launches; issue: instructions to the tensor cores, percent of the peak"]
+    return [*lines, "n: measured launches; issue: instructions to the tensor cores, of the peak"]
 
 
 def _cut(name: str, width: int) -> str:

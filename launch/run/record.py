@@ -179,7 +179,7 @@ def status_of(failure: Failure | None) -> Status:
 
 
 def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:
-    """Start the analysis as a process of its own, which prints its summary; returns its exit status."""
+    """Start the analysis as a separate process, which prints its summary; returns its exit status."""
     flags = [*(["--allow-partial"] if partial else []), *(["--quiet"] if quiet else [])]
     command = [sys.executable, *_ANALYSIS, str(run_dir.path), *flags]
     process = start(command, {**os.environ, MARK: mark(run_dir.path)})

@@ -14,7 +14,7 @@ _WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks that block the others, in words where they are, and the stack of the first one (innermost first)."""
+    """The ranks that block the others, a text on where they are, and the stack of the first one (innermost first)."""
 
     ranks: list[int]
     text: str
