@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rankscope.analysis.core.notices import AnalysisError, Notice
-    from rankscope.analysis.monitor_steps import monitor_steps
     from rankscope.analysis.options import Options
     from rankscope.analysis.pipeline import load
     from rankscope.analysis.result import Analysis
     from rankscope.analysis.show.summary import summarise
+    from rankscope.analysis.watched_steps import monitor_steps
 
 __all__ = ["Analysis", "AnalysisError", "Notice", "Options", "load", "monitor_steps", "summarise"]
 
@@ -20,7 +20,7 @@ _HOMES = {
     "Options": "options",
     "AnalysisError": "core.notices",
     "Notice": "core.notices",
-    "monitor_steps": "monitor_steps",
+    "monitor_steps": "watched_steps",
     "summarise": "show.summary",
 }
 

@@ -6,9 +6,14 @@ must start without torch and Hydra.
 
 import importlib
 import sys
-from importlib.metadata import version
+from collections.abc import Callable
+from typing import Any
 
-# command: (module, function taking the remaining arguments and returning an exit status, one line of help)
+import click
+
+from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS
+
+# command: (module, function that takes the remaining arguments and returns an exit status, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": (
         "rankscope.launch.main",
@@ -66,40 +71,68 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 _NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "tensorboardX": "tensorboard", "torch": "train"}
 
 
+class _Lazy(click.Command):
+    """A command whose module is imported when it is called; it reads its arguments itself."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.args = list(args)  # with flags and `--` as they are
+        return ctx.args
+
+    def invoke(self, ctx: click.Context) -> int:
+        module, function, _ = COMMANDS[str(self.name)]
+        try:
+            entry: Callable[[list[str]], int] = getattr(importlib.import_module(module), function)
+        except ModuleNotFoundError as error:
+            extra = _NEEDS.get((error.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            text = f"{error.name} is not installed; pip install 'rankscope[{extra}]'"
+            click.echo(f"rankscope {self.name}: {text}", err=True)
+            return NO_NUMBERS
+        return entry(ctx.args)
+
+
+class _Table(click.Group):
+    """The commands of the table."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return _Lazy(name, short_help=COMMANDS[name][2]) if name in COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS:
+            raise click.UsageError(f"no command {args[0]!r}; the commands are {', '.join(COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
+    def get_help(self, ctx: click.Context) -> str:
+        lines = [f"  rankscope {name:<11} {text}" for name, (_, _, text) in COMMANDS.items()]
+        return "\n".join(["Profiles distributed training and shows where the time of a step goes.", "", *lines])
+
+
+@click.group("rankscope", cls=_Table, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(None, "-V", "--version", package_name="rankscope", message="rankscope %(version)s")
+def rankscope() -> None: ...
+
+
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return the exit status (0 valid, 2 no numbers, 3 partial, 1 a bug)."""
-    arguments = sys.argv[1:] if argv is None else argv
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_usage())
-        return 0 if arguments else 2
-    if arguments[0] in ("-V", "--version"):
-        print(f"rankscope {version('rankscope')}")
-        return 0
-    command, *rest = arguments
-    if command not in COMMANDS:
-        print(f"rankscope: no command {command!r}; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
-    module, function, _ = COMMANDS[command]
+    """Run one command; returns the exit status: 0 valid, 2 no numbers, 3 partial, 4 a gate broken, 1 a bug."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    words = ["--help"] if arguments[:1] in ([], ["help"]) else list(arguments)
     try:
-        entry = getattr(importlib.import_module(module), function)
-    except ModuleNotFoundError as error:
-        extra = _NEEDS.get((error.name or "").partition(".")[0])
-        if extra is None:
-            raise
-        print(
-            f"rankscope {command}: {error.name} is not installed; pip install 'rankscope[{extra}]'",
-            file=sys.stderr,
-        )
-        return 2
-    try:
-        return int(entry(rest))
-    except KeyboardInterrupt:  # only before or after a run, which handles its own interruption
-        return 130
-
-
-def _usage() -> str:
-    lines = [f"  rankscope {name:<11} {text}" for name, (_, _, text) in COMMANDS.items()]
-    return "\n".join(["Profiles distributed training and shows where the time of a step goes.", "", *lines])
+        with rankscope.make_context("rankscope", words) as context:
+            status: Any = rankscope.invoke(context)
+            return int(status)
+    except click.exceptions.Exit as end:  # --help, --version
+        return end.exit_code if arguments else NO_NUMBERS
+    except click.ClickException as error:
+        click.echo(f"rankscope: {error.format_message()}", err=True)
+        return NO_NUMBERS
+    except (click.exceptions.Abort, KeyboardInterrupt):  # before or after a command, which handles its own
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""One rank's work: reads `config.yaml` of a run folder, runs its job, writes the files of its rank.
+"""The work of one rank: reads `config.yaml` of a run folder, runs the job, writes the files of the rank.
 
-torchrun starts it as `python -m rankscope.harness RUN_DIR PASS`; docs/run-folder.md says what it writes. For your own
-training script: `Recorder` (docs/own-script.md) and `Monitor` (docs/monitor.md).
+torchrun starts it as `python -m rankscope.harness RUN_DIR PASS`; docs/run-folder.md lists the files. For your own
+training script there are `Recorder` (docs/own-script.md) and `Monitor` (docs/monitor.md).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ __all__ = ["Monitor", "Recorder"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the Monitor when it is asked for: a Recorder alone needs none of it."""
+    """Import the Monitor when it is first used, because a Recorder does not need it."""
     if name == "Monitor":
         from rankscope.harness.monitor import Monitor
 

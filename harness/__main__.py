@@ -8,12 +8,12 @@ from rankscope.harness.worker import main
 
 
 def run(arguments: list[str]) -> int:
-    """Run the rank; returns the exit status, with the traceback printed when there is one."""
+    """Run the rank; prints the traceback of an error and returns the exit status."""
     try:
         main(arguments)
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException as error:  # a boundary: the exit below skips what the interpreter would have printed
+    except BaseException as error:  # a boundary: os._exit below skips the interpreter's own traceback
         sys.excepthook(type(error), error, error.__traceback__)
         return 1
     return 0
@@ -21,7 +21,7 @@ def run(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     status = run(sys.argv[1:])
-    if status:  # end at once: the destructors of process groups could wait for ranks that are gone
+    if status:  # exit immediately: destructors of process groups could wait for ranks that are gone
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()

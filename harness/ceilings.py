@@ -1,10 +1,9 @@
-"""What this node can do, measured by the ranks of `rankscope ceilings`: collectives by size, copies, matrix products.
+"""Measures the best rates of this node for `rankscope ceilings`: collectives by size, copies, matrix products.
 
-`python -m rankscope.harness.ceilings FOLDER`, started by torchrun; rank 0 writes `FOLDER/ceilings.json`. The
-collectives run over the process group that training would use. Bus bandwidth
-as in nccl-tests (docs/metrics.md): S is one rank's
-bytes for all-reduce and broadcast, total input for reduce-scatter, total output for all-gather. Each time is the mean
-over calls one behind the other, after some that are not counted, and over the ranks.
+torchrun starts it as `python -m rankscope.harness.ceilings FOLDER`; rank 0 writes `FOLDER/ceilings.json`. The
+collectives run over the process group that training would use. Bus bandwidth is defined as in nccl-tests
+(docs/metrics.md): S is one rank's bytes for all-reduce and broadcast, the total input for reduce-scatter, and the total
+output for all-gather. Each time is the mean over back-to-back calls after a warm-up, and over the ranks.
 """
 
 import sys
@@ -33,7 +32,7 @@ _LAUNCHES = 1000
 
 
 def main(arguments: list[str]) -> None:
-    """Measure everything, one kind after another, all ranks together."""
+    """Measure one kind after another, all ranks together."""
     die_with_parent()
     folder = Path(arguments[0])
     context = join(load_config(folder / "config.yaml"))
@@ -56,7 +55,7 @@ def main(arguments: list[str]) -> None:
 
 
 def timed(call: Callable[[], Any], context: RankContext, calls: int = _CALLS, warmup: int = _WARMUP) -> float:
-    """Return how long one call takes (s), the mean over the ranks: by CUDA events on a GPU."""
+    """Return the time of one call (s), the mean over the ranks; measured by CUDA events on a GPU."""
     for _ in range(warmup):
         call()
     context.synchronize()
@@ -86,7 +85,7 @@ def _mean(value: float, context: RankContext) -> float:
 
 
 def collectives(context: RankContext) -> dict[str, list[tuple[int, float, float]]]:
-    """Return by kind rows of (bytes S, microseconds, bus bandwidth in GB/s), without kinds that the backend lacks."""
+    """Return rows of (bytes S, microseconds, bus bandwidth in GB/s) for each kind that the backend supports."""
     ranks = context.world_size
     found: dict[str, list[tuple[int, float, float]]] = {}
     for kind in _COLLECTIVES:
@@ -95,7 +94,7 @@ def collectives(context: RankContext) -> dict[str, list[tuple[int, float, float]
         for size in _GPU_SIZES if context.cuda else _CPU_SIZES:
             try:
                 took = timed(_call(kind, size, context), context)
-            except (RuntimeError, NotImplementedError):  # every rank comes here: the backend has no such collective
+            except (RuntimeError, NotImplementedError):  # on every rank: the backend does not have this collective
                 rows = []
                 break
             whole = max(1, size // 4 // ranks) * ranks * 4 if kind in ("reducescatter", "allgather") else size
@@ -106,7 +105,7 @@ def collectives(context: RankContext) -> dict[str, list[tuple[int, float, float]
 
 
 def _call(kind: str, size: int, context: RankContext) -> Callable[[], Any]:
-    """Return one call of a collective over `size` bytes of float32."""
+    """Return a function that runs a collective over `size` bytes of float32."""
     count, ranks = size // 4, context.world_size
     share = max(1, count // ranks)
     if kind == "allreduce":
@@ -123,7 +122,7 @@ def _call(kind: str, size: int, context: RankContext) -> Callable[[], Any]:
 
 
 def copies(context: RankContext) -> dict[str, float | None]:
-    """Return copy rates (GB/s): to the device bytes moved; within a memory bytes read and written."""
+    """Return copy rates (GB/s): bytes moved to the device; bytes read plus written within one memory."""
     size = _COPY_BYTES[context.cuda]
     source, target = torch.ones(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
     began = time.perf_counter()
@@ -144,7 +143,7 @@ def copies(context: RankContext) -> dict[str, float | None]:
 
 
 def matmuls(context: RankContext) -> dict[str, float]:
-    """Return the rate of a large square matrix product on random numbers by arithmetic (TFLOP/s)."""
+    """Return the rate of a large square matrix product on random numbers (TFLOP/s) for each arithmetic."""
     side = _MATMUL[context.cuda]
     kinds = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     found = {}
@@ -159,7 +158,7 @@ def matmuls(context: RankContext) -> dict[str, float]:
 
 
 def launch_us(context: RankContext) -> float:
-    """Return the host's time to launch one small operator (us): what a kernel must exceed to hide its launch."""
+    """Return the host's time to launch one small operator (us). A kernel must take longer to hide its launch."""
     small = torch.zeros(1, device=context.device)
     with torch.no_grad():
         for _ in range(_LAUNCHES // 10):

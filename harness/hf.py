@@ -3,7 +3,7 @@
     Trainer(model, arguments, callbacks=[StepCallback()], ...)
     recorder = AcceleratedMarker(accelerator)             # and recorder.step() after every optimizer.step()
 
-The parts of a step are found from torch's own calls. Once everything is recorded `Trainer` is asked to stop.
+The parts of a step are found from torch's own calls. When everything is recorded, `Trainer` is asked to stop.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 else:
     try:
         from transformers import TrainerCallback
-    except ModuleNotFoundError:  # Accelerate alone needs no callback
+    except ModuleNotFoundError:  # a loop with Accelerate needs no callback
         TrainerCallback = object
 
 
@@ -34,12 +34,11 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]
             control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Nothing more is marked."""
         self._marker.close()
 
 
 class AcceleratedMarker:
-    """Ends a step where Accelerate has gathered the gradients; micro-steps in between are part of it."""
+    """Ends a step when Accelerate has synchronised the gradients; micro-steps in between belong to it."""
 
     def __init__(self, accelerator: Any, marker: Marker | None = None) -> None:
         self._accelerator = accelerator
@@ -51,5 +50,4 @@ class AcceleratedMarker:
             self._marker.step()
 
     def close(self) -> None:
-        """Nothing more is marked."""
         self._marker.close()

@@ -1,9 +1,9 @@
-"""PyTorch Lightning: a callback that ends a step after each step of the optimizer (`rankscope[lightning]`).
+"""PyTorch Lightning: a callback that ends a step after each optimizer step (`rankscope[lightning]`).
 
     trainer = Trainer(callbacks=[StepCallback()], ...)                  # under `rankscope run script=...`
     trainer = Trainer(callbacks=[StepCallback(Monitor("watch"))], ...)  # a long run, watched
 
-The parts of a step are found from torch's own calls. Once everything is recorded the training is asked to stop.
+The parts of a step are found from torch's own calls. When everything is recorded, the training is asked to stop.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from rankscope.harness.recorder import Recorder
 
 if TYPE_CHECKING:
     Callback: Any = object
-else:  # the package comes under two names, and a trainer knows the callbacks of its own
+else:  # the package has two names, and a trainer accepts callbacks of its own package only
     _NAMES = ("lightning.pytorch", "pytorch_lightning")
     _loaded = [name for name in _NAMES if name in sys.modules] + [
         name for name in _NAMES if importlib.util.find_spec(name.partition(".")[0])
@@ -31,7 +31,7 @@ class StepCallback(Callback):  # type: ignore[misc]
         self._steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Take the number of steps that a checkpoint has done."""
+        """Start from the number of steps in a checkpoint."""
         self._steps = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -45,5 +45,4 @@ class StepCallback(Callback):  # type: ignore[misc]
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Nothing more is marked."""
         self._marker.close()

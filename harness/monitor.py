@@ -1,4 +1,4 @@
-"""`Monitor`: watches a long run from inside its loop, names a late rank and the cause, says when the speed changes.
+"""`Monitor`: watches a long run from inside its loop, names a late rank and the cause, and reports changes of speed.
 
     monitor = Monitor("runs")
     for inputs, targets in monitor.loader(loader):
@@ -8,8 +8,8 @@
         optimizer.step()
         monitor.step()
 
-The loop never waits for the device. Every few steps the ranks give one another a few numbers over gloo on the hosts,
-without waiting for them. docs/monitor.md has the definitions, the false-alarm rates and the files.
+The loop never waits for the device. Every few steps the ranks exchange a few numbers over gloo on the hosts, without
+waiting for each other. docs/monitor.md has the definitions, the false-alarm rates and the files.
 """
 
 from collections.abc import Callable
@@ -18,16 +18,18 @@ from pathlib import Path
 from rankscope.harness.observe.instrument import Instrument
 from rankscope.harness.observe.marks import Source
 from rankscope.harness.watch.judge import Event
+from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.watch import Watch
 
 
 class Monitor(Instrument):
-    """Watches the steps of a loop. All ranks make one, at the same place, before the loop.
+    """Watches the steps of a loop. All ranks create one at the same place before the loop.
 
-    `folder` gets a new folder for this run. Every `every` steps the ranks exchange the parts of their steps; statistics
-    are over the last `window` steps; the first `warmup` are not judged. In a run whose steps do not change, at most one
-    false alarm comes in `false_alarm_steps` steps. With `trace_steps` above 0 an event opens a window of torch.profiler
-    for that many steps, at most `max_windows` times. `steps_from="optimizer"` or `"loader"` finds steps without `step`.
+    The run gets a new folder in `folder`. Every `every` steps the ranks exchange the parts of their steps. Statistics
+    are over the last `window` steps. The first `warmup` steps are not judged. A run whose steps do not change has at
+    most one false alarm in `false_alarm_steps` steps. If `trace_steps` is above 0, an event opens a window of
+    torch.profiler for that many steps, at most `max_windows` times. `steps_from="optimizer"` or `"loader"` finds steps
+    without calls of `step`.
     """
 
     def __init__(
@@ -47,13 +49,13 @@ class Monitor(Instrument):
         steps_from: Source = "recorder",
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
-        self._watch = Watch(
+        options = Options(
             parent=Path(folder).absolute(),
             every=every,
             window=window,
             warmup=warmup,
             alpha=every / false_alarm_steps / 2,  # half for each of the two judgements
-            least=least_change,
+            least_change=least_change,
             trace_steps=trace_steps,
             max_windows=max_windows,
             part_steps=part_steps,
@@ -62,18 +64,19 @@ class Monitor(Instrument):
             steps_from=steps_from,
             on_event=on_event,
         )
+        self._watch = Watch(options)
         super().__init__(self._watch)
 
     @property
     def events(self) -> list[Event]:
-        """What was noticed so far; the same on every rank."""
+        """The events so far; the same on every rank."""
         return list(self._watch.events)
 
     @property
     def folder(self) -> Path | None:
-        """The folder of this run, once the first step has begun."""
+        """The folder of this run, None before the first step."""
         return None if self._watch.folder is None else self._watch.folder.path
 
     def close(self) -> None:
-        """Write what is left; also done when the process ends."""
+        """Write what is left. Called automatically when the process ends."""
         self._watch.close()

@@ -1,4 +1,4 @@
-"""`Recorder`: four lines in anybody's training loop, which cost nothing unless rankscope has started the script.
+"""`Recorder`: four lines in your training loop, which cost nothing unless rankscope has started the script.
 
 recorder = Recorder()
 for inputs, targets in recorder.loader(loader):
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Recorder(Instrument):
-    """Marks the steps of a training loop and what they are made of.
+    """Marks the steps of a training loop and their parts.
 
-    Where rankscope did not start the script every call returns at once. After the last step that is recorded `step`
-    ends the script as by `sys.exit(0)`, unless `run_on` is set.
+    If rankscope did not start the script, every call returns immediately. After the last recorded step, `step` ends the
+    script as by `sys.exit(0)`, unless `run_on` is set.
     """
 
     def __init__(self) -> None:
@@ -37,6 +37,6 @@ class Recorder(Instrument):
 
 
 def _job() -> "ScriptJob | None":
-    """Return the recorded job of this process; only one that rankscope started has the module loaded."""
+    """Return the recorded job of this process, or None; the module is loaded only if rankscope started the script."""
     module = sys.modules.get("rankscope.harness.script.job")
     return None if module is None else module.current()

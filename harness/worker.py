@@ -1,4 +1,4 @@
-"""One rank from its configuration to its exit: a job is run, recorded, and whatever ends it is written down."""
+"""One rank from its configuration to its exit: runs and records a job, and writes down whatever ends it."""
 
 import logging
 import os
@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 def main(arguments: list[str]) -> None:
     """Run the rank that torchrun's environment names; `arguments` are the run folder and the pass.
 
-    The error that stops a rank goes on to torchrun.
+    An error that stops the rank is passed on to torchrun.
     """
     path, pass_name = arguments
     run_dir = RunDir(Path(path).absolute())  # a script may change the working folder
     rank_dir = run_dir.for_pass(pass_name).rank(int(os.environ.get("RANK", "0")))
-    if "RANKSCOPE_UMASK" in os.environ:  # nsys clears it, which would let everybody write the rank's files
+    if "RANKSCOPE_UMASK" in os.environ:  # nsys clears the umask, which would make the files writable for everybody
         os.umask(int(os.environ["RANKSCOPE_UMASK"], 8))
     rank_dir.path.mkdir(parents=True, exist_ok=True)
-    if not under_nsys():  # there launch/shield.py stands for the parent, which is a short-lived helper of nsys
+    if not under_nsys():  # its parent is a short-lived helper of nsys; launch/run/nsys_shield.py takes care of it
         die_with_parent()
     log_to(rank_dir)
     answer_for_stacks(rank_dir)
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> None:
     with saving(recording.save_for):
         try:
             _run(recording)
-        except BaseException as error:  # a boundary: every end of a rank is recorded, and goes on to torchrun
+        except BaseException as error:  # a boundary: every end of a rank is recorded and passed on to torchrun
             log.exception("rank %d failed", rank_dir.rank)
             recording.save(one_line(error))
             raise
@@ -46,7 +46,8 @@ def main(arguments: list[str]) -> None:
 def _run(recording: Recording) -> None:
     config = recording.config
     if config.launch.turn is not None:
-        import torch._dynamo  # noqa: F401  DDP imports it, which takes seconds: better while another run measures
+        # DDP imports it, which takes seconds: better now, while another run may measure
+        import torch._dynamo  # noqa: F401
     with recording.turn:
         if config.script is not None:
             from rankscope.harness.script import job as script
@@ -59,7 +60,7 @@ def _run(recording: Recording) -> None:
 
 
 def log_to(rank_dir: RankDir) -> None:
-    """Log this rank's own lines into its folder."""
+    """Log to the folder of this rank."""
     handler = logging.FileHandler(rank_dir.log)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("rankscope")

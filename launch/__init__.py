@@ -1,1 +1,1 @@
-"""One command to many ranks: configuration, run folder, one torchrun a pass, and the analysis started by name."""
+"""From one command to many ranks: composes, claims a run folder, starts one torchrun per pass, then the analysis."""

@@ -1,7 +1,7 @@
-"""`rankscope ceilings`: measures once what this node can do, keeps it in the user's cache, and prints it.
+"""`rankscope ceilings`: measures the best rates of this node once, keeps them in the user's cache, and prints them.
 
-Comes in: overrides as for `rankscope run` (world_size, device, backend). Goes out: one JSON file for this host, device
-type, backend and number of ranks, which `rankscope analyze` finds by itself for runs of this node.
+In: overrides as for `rankscope run` (world_size, device, backend). Out: one JSON file per host, device type, backend
+and number of ranks, which `rankscope analyze` finds for runs on this node.
 """
 
 import json
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +23,7 @@ from rankscope.conf.contract import OK
 from rankscope.conf.files import write_json
 from rankscope.conf.host import host_name
 from rankscope.conf.user_cache import cache_folder, path_for
-from rankscope.launch.cli import run_command
+from rankscope.launch.cli import overrides_only, run_command
 from rankscope.launch.configure.compose import compose
 from rankscope.launch.configure.preflight import refuse
 from rankscope.launch.run.record import say
@@ -31,45 +32,39 @@ from rankscope.launch.system.processes import MARK, Stop, end, mark, start
 from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
 
 _GRACE_S = 5.0
-_HELP = """\
-usage: rankscope ceilings [--again] [--json] [KEY=VALUE]...
-
-Measures what this node can do, over the process group that training would use:
-all-reduce, reduce-scatter, all-gather and broadcast by size; copies to and on
-the device and in the host's memory; matrix products by arithmetic; the time to
-launch an operator. Takes a minute; kept in the user's cache, where
-`rankscope analyze` finds it for runs on this node.
-
-  rankscope ceilings                    as many ranks as there are GPUs (CPU: 2)
-  rankscope ceilings world_size=4 backend=gloo device=cpu
-
-  --again   measure although there is a measurement
-  --json    print the file instead of tables"""
+_HINT = "set XDG_CACHE_HOME to a folder you may write"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Measure or look up, and print; returns the exit status: 0, 2 refused or failed, 130 or 143 interrupted."""
-    flags = {argument for argument in argv if argument.startswith("-")}
-    if flags & {"-h", "--help"}:
-        print(_HELP)
-        return OK
-    overrides = [argument for argument in argv if argument not in flags]
-    hint = "set XDG_CACHE_HOME to a folder you may write"
-    return run_command("rankscope ceilings", lambda: _run(flags, overrides), hint)
+@click.command("rankscope ceilings", context_settings={"ignore_unknown_options": True})
+@click.option("--again", is_flag=True, help="Measure again, although there is a measurement.")
+@click.option("--json", "as_json", is_flag=True, help="Print the file instead of tables.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[KEY=VALUE]...")
+def ceilings(again: bool, as_json: bool, words: tuple[str, ...]) -> int:
+    """Measure what this node can do, over the process group that training would use.
 
+    Measured are all-reduce, reduce-scatter, all-gather and broadcast by size; copies to and on the device and in the
+    host's memory; matrix products by arithmetic; the time to launch an operator. It takes a minute. The result is kept
+    in the user's cache, where `rankscope analyze` finds it for runs on this node.
 
-def _run(flags: set[str], overrides: Sequence[str]) -> int:
-    if flags - {"--again", "--json"}:
-        raise ConfigError(f"{min(flags - {'--again', '--json'})}: no such option; there are --again and --json")
+    \b
+      rankscope ceilings                    as many ranks as there are GPUs (CPU: 2)
+      rankscope ceilings world_size=4 backend=gloo device=cpu
+    """
+    overrides = overrides_only(words, "--again and --json")
     with Stop() as stop:
         facts = torch_facts()
         config = _config(overrides, facts)
         refuse(config, facts)
         path = _path(config, facts)
-        if "--again" in flags or not path.exists():
+        if again or not path.exists():
             _measure(config, path, stop)
-        _print(path, as_json="--json" in flags)
+        _print(path, as_json=as_json)
         return OK
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure or read the rates and print them; returns 0, 2 refused or failed, 130 or 143 interrupted."""
+    return run_command(ceilings, argv, hint=_HINT, prefix="rankscope ceilings")
 
 
 def _config(overrides: Sequence[str], facts: TorchFacts) -> RunConfig:
@@ -79,7 +74,7 @@ def _config(overrides: Sequence[str], facts: TorchFacts) -> RunConfig:
 
 
 def _path(config: RunConfig, facts: TorchFacts) -> Path:
-    """Return where the file of these settings lies, as `analysis` looks for it by what the ranks of a run stated."""
+    """Return the file for these settings; `analysis` builds the same path from rank.json."""
     on_cpu = config.device == "cpu" or not facts.devices
     device = "cpu" if on_cpu else str(facts.devices[0]["name"])
     backend = config.backend if config.backend != "auto" else "gloo" if on_cpu else "nccl"
@@ -87,10 +82,8 @@ def _path(config: RunConfig, facts: TorchFacts) -> Path:
 
 
 def _measure(config: RunConfig, path: Path, stop: Stop) -> None:
-    """Start the ranks, wait for them, and put the result into its place; no process is left."""
-    say(
-        f"measuring with {config.world_size} rank{'s' if config.world_size > 1 else ''}; an idle machine gives the best"
-    )
+    """Start the ranks, wait for them, and move the result to `path`; leaves no process."""
+    say(f"measuring with {config.world_size} rank{'s' if config.world_size > 1 else ''}; use an idle machine")
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="rankscope-ceilings-"))
     try:
@@ -106,7 +99,7 @@ def _measure(config: RunConfig, path: Path, stop: Stop) -> None:
         result = folder / "ceilings.json"
         if status or not result.exists():
             lines = (folder / "ranks.log").read_text(errors="replace").splitlines()
-            said = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "nothing")
+            said = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no output")
             raise ConfigError(f"the ranks ended with exit status {status}: {said.strip()}")
         write_json(path, json.loads(result.read_text()))
     finally:

@@ -1,32 +1,29 @@
-"""What the launch commands share: what went wrong as one line on stderr and an exit status."""
+"""What the launch commands share: known errors and interruptions as one line on stderr and an exit status."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import click
 
-from rankscope.conf import ConfigError, RunDirError
-from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS, signal_status
+from rankscope.conf import ConfigError, RunDirError, command
+from rankscope.conf.contract import signal_status
 from rankscope.launch.run.record import say
 from rankscope.launch.system.processes import Interrupted
 
+KNOWN = (ConfigError, RunDirError)
 
-def run_command(name: str, work: Callable[[], int], hint: str) -> int:
-    """Do a command's work and return its exit status: `work`'s, 2 refused or failed, 130 or 143 interrupted.
 
-    `hint` says what to do about a file or folder that the system refuses.
-    """
+def run_command(run: click.Command, argv: Sequence[str], *, hint: str, prefix: str) -> int:
+    """Run a command as `conf.command.run_command` does; a signal that stopped it ends it with 128 + its number."""
     try:
-        return work()
-    except (ConfigError, RunDirError) as error:
-        say(f"{name}: {error}")
-    except click.ClickException as error:
-        say(f"{name}: {error.format_message()}")
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        say(f"{name}: {place}{error.strerror or error}; {hint}")
-    except click.exceptions.Abort:
-        return INTERRUPTED
+        return command.run_command(run, argv, known=KNOWN, hint=hint, prefix=prefix)
     except Interrupted as interrupted:
-        say(f"{name}: interrupted by {interrupted}")
+        say(f"{prefix}: interrupted by {interrupted}")
         return signal_status(interrupted.signum)
-    return NO_NUMBERS
+
+
+def overrides_only(words: Sequence[str], allowed: str) -> list[str]:
+    """Return the words that no option took; raises `ConfigError` for one that looks like an option."""
+    for word in words:
+        if word.startswith("-"):
+            raise ConfigError(f"{word}: no such option; there are {allowed}")
+    return list(words)

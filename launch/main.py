@@ -1,16 +1,18 @@
-"""`rankscope run`: overrides in; a run folder, or with -m a sweep of them, and the analysis's summary out."""
+"""`rankscope run`: overrides in; a run folder, or a sweep of them with -m, and the summary of the analysis out."""
 
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+import click
 import msgspec
 import yaml
 
 from rankscope.conf import ConfigError
 from rankscope.conf.contract import OK
 from rankscope.launch import sweep
-from rankscope.launch.cli import run_command
+from rankscope.launch.cli import overrides_only, run_command
 from rankscope.launch.configure.compose import compose, submission
 from rankscope.launch.configure.preflight import refuse_submission
 from rankscope.launch.configure.usage import usage
@@ -18,24 +20,38 @@ from rankscope.launch.point import HINT, report, run_here
 from rankscope.launch.submitted import run_one
 from rankscope.launch.system.processes import Stop
 
-_SWEEP_FLAGS = {"-m", "--multirun", "--resume"}
+
+def _usage(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(usage())
+        context.exit()
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one point or a sweep; returns the exit status: 0, 2 no numbers, 3 partial, 130 or 143 interrupted."""
-    arguments = with_script_args(list(sys.argv[1:] if argv is None else argv))
-    if {"-h", "--help"} & set(arguments):
-        print(usage())
-        return OK
-    return run_command("rankscope", lambda: _run(arguments), hint=HINT)
+@click.command("rankscope run", context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.option("-m", "--multirun", is_flag=True)
+@click.option("--resume", type=click.Path(path_type=Path))
+@click.option("--cfg", is_flag=True)
+@click.option("-h", "--help", is_flag=True, is_eager=True, expose_value=False, callback=_usage)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def run(multirun: bool, resume: Path | None, cfg: bool, words: tuple[str, ...]) -> int:
+    """Run one point, or with -m a sweep; `launch/configure/usage.py` has the text of --help."""
+    if resume is not None:
+        if words or cfg:
+            raise ConfigError("--resume: give the sweep's folder and nothing else; its points are in its sweep.json")
+        with Stop() as stop:
+            return sweep.resume(resume, stop)
+    overrides = overrides_only(words, "-m, --resume, --cfg and --help, the rest is key=value")
+    if multirun:
+        with Stop() as stop:
+            return sweep.run_sweep(overrides, stop)
+    return _one(overrides, show_only=cfg)
 
 
-def _run(arguments: Sequence[str]) -> int:
-    if _SWEEP_FLAGS & set(arguments):
-        return _sweep(arguments)
-    launcher, overrides = submission(_overrides(arguments))
+def _one(overrides: Sequence[str], *, show_only: bool) -> int:
+    """Run one point here or as a job of SLURM; with `show_only` print its configuration instead."""
+    launcher, overrides = submission(overrides)
     config = compose(overrides)
-    if "--cfg" in arguments:
+    if show_only:
         print(yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False), end="")
         return OK
     with Stop() as stop:
@@ -45,8 +61,14 @@ def _run(arguments: Sequence[str]) -> int:
         return run_here(config, overrides, stop)
 
 
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one point or a sweep; returns the exit status: 0, 2 no numbers, 3 partial, 130 or 143 interrupted."""
+    arguments = with_script_args(list(sys.argv[1:] if argv is None else argv))
+    return run_command(run, arguments, hint=HINT, prefix="rankscope")
+
+
 def with_script_args(arguments: list[str]) -> list[str]:
-    """Turn what follows `--` into `script_args`, word by word."""
+    """Turn the words after `--` into the override `script_args`."""
     if "--" not in arguments:
         return arguments
     at = arguments.index("--")
@@ -54,23 +76,7 @@ def with_script_args(arguments: list[str]) -> list[str]:
 
 
 def _quoted(word: str) -> str:
-    """Return `word` in Hydra's quotes: quotes and interpolations are escaped, and backslashes only before those."""
+    """Return `word` in Hydra's quotes; escapes quotes and interpolations, and the backslashes before them."""
     word = re.sub(r"(\\*)\$\{", lambda match: match[1] * 2 + "\\${", word)
     word = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), word)
     return f"'{word}'"
-
-
-def _sweep(arguments: Sequence[str]) -> int:
-    path, rest = sweep.parse(arguments)
-    with Stop() as stop:
-        return sweep.run_sweep(_overrides(rest), stop) if path is None else sweep.resume(path, stop)
-
-
-def _overrides(arguments: Sequence[str]) -> list[str]:
-    """Return the overrides among the arguments; raises `ConfigError` for a flag that does not exist."""
-    flags = [argument for argument in arguments if argument.startswith("-") and argument != "--cfg"]
-    if flags:
-        raise ConfigError(
-            f"{flags[0]}: no such option; there are -m, --resume, --cfg and --help, the rest is key=value"
-        )
-    return [argument for argument in arguments if argument != "--cfg"]

@@ -1,8 +1,7 @@
-"""Runs as jobs of SLURM: the folder that a job takes over, and how its run ended, whatever ended it.
+"""Runs as SLURM jobs: makes the folder that a job takes over, and determines how its run ended.
 
-Comes in: overrides of points. Goes out: the run's first cause, in `run.json` too. A job runs the same command as a user
-would, `rankscope run`, once on each of its nodes. What the run could not write itself, because it was killed or never
-began, is written here from what SLURM says.
+In: overrides of points. Out: the root cause of each run, also in `run.json`. A job runs the point once on each of its
+nodes, as `rankscope run` would. If the run was killed or never began, its end is written here from SLURM's states.
 """
 
 import time
@@ -23,25 +22,25 @@ from rankscope.launch.slurm_job import job
 from rankscope.launch.system import slurm
 from rankscope.launch.system.processes import Interrupted, Stop
 
-_ITS_OWN = ("COMPLETED", "FAILED")  # the run ended by itself
+_ITS_OWN = ("COMPLETED", "FAILED")  # states of a job that ended by itself
 _KINDS: dict[str, Kind] = {
     "CANCELLED": "cancelled",
     "TIMEOUT": "time_limit",
     "NODE_FAIL": "node_fail",
     "OUT_OF_MEMORY": "oom",
 }
-_SETTLE_S = 5.0  # a shared file system may show what a node wrote this late
-_END_S = 60.0  # for cancelled jobs to end
+_SETTLE_S = 5.0  # how late a shared file system may show what a node wrote
+_END_S = 60.0  # how long to wait for cancelled jobs to end
 
 
 def shape_of(config: RunConfig) -> slurm.Shape:
-    """Return the resources of a point's job."""
+    """Return the resources that the job of a point needs."""
     per_node = config.world_size // config.launch.nnodes
     return slurm.Shape(nodes=config.launch.nnodes, gpus_per_node=per_node if config.device == "cuda" else None)
 
 
 def prepare(config: RunConfig, overrides: Sequence[str], exact: Path | None) -> RunDir:
-    """Make the run's folder, say in it that the run was submitted, and leave it to the job."""
+    """Make the run folder with the status `submitted`, and let the job take it over."""
     run_dir = RunDir.claim(Path(config.runs_dir), config.name, datetime.now().astimezone(), exact)
     run_dir.write_record(rankscope=version("rankscope"), status="submitted", overrides=list(overrides), passes={})
     run_dir.hand_over()
@@ -49,7 +48,7 @@ def prepare(config: RunConfig, overrides: Sequence[str], exact: Path | None) -> 
 
 
 def run_one(launcher: SlurmConfig, config: RunConfig, overrides: Sequence[str], stop: Stop) -> Recorded:
-    """Submit one run and wait for it; interrupted, its job is cancelled."""
+    """Submit one run and wait for it; cancels its job if interrupted."""
     notice = slurm.require()
     if notice is not None:
         say(notice)
@@ -75,20 +74,20 @@ def run_one(launcher: SlurmConfig, config: RunConfig, overrides: Sequence[str], 
 
 
 def at(run_dir: RunDir) -> str:
-    """Return the override that puts a run there, whatever characters the path holds."""
+    """Return the override that puts a run into this folder; quotes any character of the path."""
     text = str(run_dir.path.absolute()).replace("\\", "\\\\").replace("'", "\\'")
     return f"run_dir='{text}'"
 
 
 def progress(job: str, state: slurm.JobState) -> str:
-    """Return a line about a job."""
+    """Return one line about the state of a job."""
     where = f" on {state.nodes}" if state.nodes else ""
     why = f" ({state.reason})" if state.reason not in ("", "None") else ""
     return f"  job {job}: {state.state}{where}{why}"
 
 
 def settle(run_dir: RunDir, job: str, state: slurm.JobState, logs: Path) -> Failure | None:
-    """Return why the run of a job that is over failed, or None; writes it where the run could not."""
+    """Return the root cause of an ended job's run, or None; writes it to run.json if the run could not."""
     known, failure = _ended(run_dir)
     deadline = time.monotonic() + _SETTLE_S
     while known is None and state.state in _ITS_OWN and time.monotonic() < deadline:
@@ -102,7 +101,7 @@ def settle(run_dir: RunDir, job: str, state: slurm.JobState, logs: Path) -> Fail
 
 
 def withdraw(jobs: dict[str, RunDir], interrupted: Interrupted) -> None:
-    """Cancel jobs because the user stopped waiting for them, and note that in each run that has not ended."""
+    """Cancel jobs because the user interrupted the wait, and mark each unfinished run as interrupted."""
     if not jobs:
         return
     say(f"rankscope: cancelling {len(jobs)} jobs")
@@ -121,8 +120,8 @@ def withdraw(jobs: dict[str, RunDir], interrupted: Interrupted) -> None:
 
 
 def _ended(run_dir: RunDir) -> tuple[Status | None, Failure | None]:
-    """Return the status that the run itself wrote at its end, or None, and its failure."""
-    list(run_dir.path.iterdir())  # has a network file system look again
+    """Return the final status that the run itself wrote, or None, and its failure."""
+    list(run_dir.path.iterdir())  # makes a network file system refresh its cache
     record = run_dir.read_record()
     if record["status"] in ("submitted", "running"):
         return None, None
@@ -136,16 +135,16 @@ def _close(run_dir: RunDir, failure: Failure) -> None:
 
 
 def _cause(run_dir: RunDir, job: str, state: slurm.JobState, logs: Path) -> Failure:
-    """Say how SLURM ended a job, or what the job said last when it ended before its run."""
+    """Return how SLURM ended a job, or the last message of a job that ended before its run."""
     log, last = _last_words(logs, job)
     kind = _KINDS.get(state.state, "slurm")
-    if state.state == slurm.FORGOTTEN and log is None:  # SLURM keeps nothing of a part of an array that never began
+    if state.state == slurm.FORGOTTEN and log is None:  # SLURM forgets parts of an array that never began
         kind = "cancelled"
     why = f" ({state.reason})" if state.reason not in ("", "None", state.state) else ""
     words = {
         "cancelled": "was cancelled" if log is not None else "was cancelled before it began",
         "time_limit": "came to its time limit",
-        "node_fail": f"lost a node of {state.nodes}; down: {slurm.down(state.nodes) or 'SLURM names none any more'}",
+        "node_fail": f"lost a node of {state.nodes}; down: {slurm.down(state.nodes) or 'SLURM no longer names one'}",
         "oom": "used more memory than it was given",
     }
     text = f"SLURM job {job} {words.get(kind, f'ended as {state.state}{why}')}"
@@ -156,7 +155,7 @@ def _cause(run_dir: RunDir, job: str, state: slurm.JobState, logs: Path) -> Fail
 
 
 def _last_words(logs: Path, job: str) -> tuple[str | None, str | None]:
-    """Return the log of a job's first node, and the line in it that says most."""
+    """Return the log of a job's first node, and its most informative line."""
     path = logs / f"{job}_0_log.err"
     try:
         lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]

@@ -1,8 +1,8 @@
-"""`rankscope run -m`: many points, each a run folder of its own, and a scaling report at the end.
+"""`rankscope run -m`: many points, each in its own run folder, and a scaling report at the end.
 
-Points run here, one after another, or as jobs of SLURM (`hydra/launcher=slurm`). Every point is validated before the
-first starts, and refused if this machine cannot run it. A point that fails stays visible with its cause, and the sweep
-goes on. `--resume SWEEP` runs what is missing or failed.
+Points run here, one after another, or as SLURM jobs (`hydra/launcher=slurm`). Every point is validated before the first
+one starts, and refused if this machine cannot run it. The record keeps the cause of a failed point, and the sweep goes
+on. `--resume SWEEP` runs the missing and failed points.
 """
 
 import os
@@ -32,7 +32,7 @@ _GRACE_S = 5.0
 
 
 def run_sweep(arguments: Sequence[str], stop: Stop) -> int:
-    """Run a new sweep; returns 0 when every point completed, else 3."""
+    """Run a new sweep; returns 0 if every point completed, otherwise 3."""
     launcher, overrides = submission(arguments)
     points = plan(overrides, cores=None if launcher is None else _cores(launcher, overrides))
     way = _way(launcher, [compose(point.overrides) for point in points])
@@ -42,7 +42,7 @@ def run_sweep(arguments: Sequence[str], stop: Stop) -> int:
 
 
 def resume(path: Path, stop: Stop) -> int:
-    """Run the points of a sweep that are missing or failed; returns 0 when every point is then completed, else 3."""
+    """Run the missing and failed points of a sweep; returns 0 if every point is completed then, otherwise 3."""
     sweep = SweepDir(path)
     sweep_record = sweep.read()
     launcher, _ = submission(sweep_record.overrides)
@@ -51,17 +51,17 @@ def resume(path: Path, stop: Stop) -> int:
 
 
 def _cores(launcher: SlurmConfig, overrides: Sequence[str]) -> int:
-    """Return how many cores of a node a job has; this machine's do not count."""
+    """Return the number of cores that a job has on its node; the cores of this machine do not matter."""
     if launcher.cpus_per_task is None and not any(item.startswith("threads=") for item in overrides):
         raise ConfigError(
-            "hydra.launcher.cpus_per_task=null: a rank gets as many CPU threads in every point of a sweep; "
-            "say how many CPUs of a node a job shall have, or set threads"
+            "hydra.launcher.cpus_per_task=null: a rank needs the same number of CPU threads in every point of a sweep; "
+            "set the number of CPUs of a job, or set threads"
         )
     return launcher.cpus_per_task or 1
 
 
 def _way(launcher: SlurmConfig | None, configs: Sequence[RunConfig]) -> "_Here | _Jobs":
-    """Return the way in which points are run; raises `ConfigError` where one of them cannot be."""
+    """Return the way to run points, here or as jobs; raises `ConfigError` if one of them cannot run."""
     if launcher is not None:
         for config in configs:
             refuse_submission(config)
@@ -101,7 +101,7 @@ class _Here:
         self._facts = facts
 
     def run(self, sweep: SweepDir, done: SweepRecord, stop: Stop) -> None:
-        """Run every point that is not completed."""
+        """Run every point that is not completed, and write its status."""
         for number, point in enumerate(done.points, start=1):
             if point.status != "completed":
                 say(f"point {number} of {len(done.points)}: {' '.join(point.overrides)}")
@@ -123,7 +123,7 @@ class _Here:
 
 
 class _Jobs:
-    """Points as jobs of SLURM: an array for those that need the same resources, one array after another."""
+    """Points as SLURM jobs: one array for all points that need the same resources, one array after another."""
 
     def __init__(self, launcher: SlurmConfig) -> None:
         self._launcher = launcher
@@ -132,7 +132,7 @@ class _Jobs:
             say(notice)
 
     def run(self, sweep: SweepDir, done: SweepRecord, stop: Stop) -> None:
-        """Submit every point that is not completed, and wait; a job of an earlier try that still runs is waited for."""
+        """Submit every point that is not completed, and wait for all jobs, also for those of an earlier try."""
         waiting = [point for point in done.points if point.status in ("submitted", "running") and point.job is not None]
         new = [point for point in done.points if point.status != "completed" and point not in waiting]
         self._submit(sweep, new)
@@ -171,7 +171,7 @@ class _Jobs:
         if not state.over:
             point.status = "submitted" if state.state in ("PENDING", "CONFIGURING") else "running"
             return
-        assert point.job is not None  # it has ended
+        assert point.job is not None  # the point was submitted
         _note(point, submitted.settle(_run_dir(sweep, point), point.job, state, sweep.slurm))
 
 
@@ -181,13 +181,13 @@ def _run_dir(sweep: SweepDir, point: PointRecord) -> RunDir:
 
 
 def _begin(sweep: SweepDir, point: PointRecord) -> RunConfig:
-    """Give a point a folder that no earlier try of it has; returns its configuration."""
+    """Give a point a folder that no earlier try uses; returns its configuration."""
     point.folder, point.failure, point.job = _fresh(sweep, point.id), None, None
     return compose([*point.overrides, f"name=point-{point.id}", submitted.at(_run_dir(sweep, point))])
 
 
 def _note(point: PointRecord, failure: Failure | None) -> None:
-    """Note how a point ended, and say why it failed."""
+    """Keep how a point ended, and print why it failed."""
     point.status = status_of(failure)
     point.failure = None if failure is None else msgspec.to_builtins(failure)
     if failure is not None:
@@ -195,14 +195,14 @@ def _note(point: PointRecord, failure: Failure | None) -> None:
 
 
 def _fresh(sweep: SweepDir, point_id: str) -> str:
-    """Return a folder name that no earlier try of this point has."""
+    """Return a folder name that no earlier try of this point uses."""
     tries = (f"{point_id}-{number}" for number in range(2, 1000))
     names = [point_id, *tries]
     return next(name for name in names if not sweep.point(name).path.exists())
 
 
 def _report(sweep: SweepDir, stop: Stop) -> None:
-    """Start the report by its name; its text goes to our stdout."""
+    """Start the report as a separate process, which prints its text."""
     command = [sys.executable, *_REPORT, str(sweep.path), "--allow-partial"]
     process = start(command, {**os.environ, MARK: mark(sweep.path)}, stdout=None, stderr=None)
     try:
@@ -210,15 +210,4 @@ def _report(sweep: SweepDir, stop: Stop) -> None:
     finally:
         end(process, sweep.path, _GRACE_S)
     if status:
-        say(f"rankscope: no report; again with: rankscope report {sweep.path}")
-
-
-def parse(arguments: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """Return (sweep to resume or None, overrides) of a command line with -m or --resume."""
-    rest = [argument for argument in arguments if argument not in ("-m", "--multirun")]
-    if "--resume" in rest:
-        at = rest.index("--resume")
-        if len(rest) != at + 2 or at != 0:
-            raise ConfigError("--resume: give the sweep's folder and nothing else; its points are in its sweep.json")
-        return Path(rest[1]), []
-    return None, rest
+        say(f"rankscope: no report; try again: rankscope report {sweep.path}")

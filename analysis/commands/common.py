@@ -1,7 +1,6 @@
 """What the analysis's commands share: paths that may be URLs, and errors as one line and an exit status."""
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +9,7 @@ import click
 
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read import remote
-from rankscope.conf import RunDirError
-from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS, OK
+from rankscope.conf import RunDirError, command
 
 if TYPE_CHECKING:
     _PathType = click.ParamType[Path]
@@ -39,19 +37,7 @@ def output(place: str | None) -> Iterator[Path | None]:
         yield folder
 
 
-def run_command(command: click.Command, argv: list[str]) -> int:
+def run_command(run: click.Command, argv: list[str]) -> int:
     """Run a command; bad input is one line on stderr and exit status 2."""
-    try:
-        return int(command.main(argv, prog_name=command.name, standalone_mode=False) or 0)
-    except click.ClickException as error:
-        click.echo(f"{command.name}: {error.format_message()}", err=True)
-    except click.exceptions.Abort:
-        return INTERRUPTED
-    except (AnalysisError, RunDirError) as error:
-        click.echo(f"rankscope: {error}", err=True)
-    except BrokenPipeError:  # the reader of our output left: `rankscope ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return OK
-    except OSError as error:
-        click.echo(f"rankscope: {error.filename}: {error.strerror}; give another path, or --out", err=True)
-    return NO_NUMBERS
+    known = (AnalysisError, RunDirError)
+    return command.run_command(run, argv, known=known, hint="give another path, or --out", prefix="rankscope")

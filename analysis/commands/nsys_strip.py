@@ -15,6 +15,7 @@ import click
 from rankscope.analysis.commands.common import run_command
 from rankscope.analysis.core.notices import UnreadableTraceError
 from rankscope.analysis.read.nsys.export import METADATA, Export
+from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.conf.files import replacing
 
 # Table: which of its rows, and which columns are left empty.
@@ -96,23 +97,23 @@ def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
 
     FILES: exports (nsys export -t sqlite REPORT.nsys-rep). Names of kernels and NVTX ranges stay.
     """
-    status = 0
+    status = OK
     for file in files:
         target = out / file.name
         try:
             out.mkdir(parents=True, exist_ok=True)
             if target.exists():
                 click.echo(f"rankscope nsys-strip: {target}: exists already; give another --out", err=True)
-                status = 2
+                status = NO_NUMBERS
                 continue
             strip(file, target)
             click.echo(f"{target}: {target.stat().st_size / 1e6:.2f} MB of {file.stat().st_size / 1e6:.2f} MB")
         except UnreadableTraceError as error:
             click.echo(f"rankscope nsys-strip: {error}", err=True)
-            status = 2
+            status = NO_NUMBERS
         except OSError as error:
             click.echo(f"rankscope nsys-strip: {error.filename}: {os.strerror(error.errno or 0)}", err=True)
-            status = 2
+            status = NO_NUMBERS
     return status
 
 

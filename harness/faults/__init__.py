@@ -1,1 +1,1 @@
-"""Faults planted on purpose."""
+"""Faults planted on purpose, so that tests can show that the analysis finds them."""

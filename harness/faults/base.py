@@ -1,6 +1,6 @@
-"""What a planted fault can do to a rank: one method a place in the step, each of which does nothing by default.
+"""The base class of planted faults: one method for each place in a step, which does nothing by default.
 
-A kind of fault is a subclass that overrides the places where it acts, and is registered by its name in `faults.py`.
+A kind of fault is a subclass that overrides the places where it acts. `planted.py` registers it by name.
 """
 
 from collections.abc import Callable
@@ -16,20 +16,20 @@ Collate = Callable[[Any], Any]
 
 
 class Fault:
-    """One fault on this rank. Between `scenario.step` and its end `active` is true on the ranks that it acts on."""
+    """One fault on this rank. `active` is true from `scenario.step` to its end, on the ranks that it acts on."""
 
     needs_gpu = False
-    drops_trace = False  # whether the rank is to leave its trace out
+    drops_trace = False  # whether the rank does not write its trace
 
     def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
         self.config = config
         self.context = context
-        self.seconds = config.ms / 1000 / micro_steps  # of each micro-step
-        self._active = torch.zeros(1, dtype=torch.bool).share_memory_()  # the loader's workers read it too
+        self.seconds = config.ms / 1000 / micro_steps  # per micro-step
+        self._active = torch.zeros(1, dtype=torch.bool).share_memory_()  # shared with the loader's workers
 
     @property
     def active(self) -> bool:
-        """Whether the fault acts now, on this rank."""
+        """Whether the fault acts on this rank now."""
         return bool(self._active)
 
     @property
@@ -38,7 +38,7 @@ class Fault:
         return self.config.rank in (self.context.rank, "all", "rotating")
 
     def begin(self, step: int) -> None:
-        """Learn that `step` begins."""
+        """Update `active` for the step that begins, and act at its start."""
         config = self.config
         last = config.step + config.steps if config.steps else None
         turn = config.rank != "rotating" or step % self.context.world_size == self.context.rank
@@ -47,17 +47,17 @@ class Fault:
             self.at_step(step)
 
     def attach(self, module: nn.Module) -> None:
-        """Take the model, before it is wrapped."""
+        """Hook the model before it is wrapped."""
 
     def at_step(self, step: int) -> None:
         """Act at the start of `step`."""
 
     def on_batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Change the batch, still on the host."""
+        """Change the batch while it is on the host."""
         return inputs, targets
 
     def on_copy(self) -> None:
-        """Act where the batch is copied to the device."""
+        """Act when the batch is copied to the device."""
 
     def on_host(self) -> None:
         """Act before the forward pass is launched."""
@@ -72,7 +72,7 @@ class Fault:
         """Act before the optimizer's step, or the next micro-step."""
 
     def per_sample(self) -> None:
-        """Act where a sample is read, in whatever process reads it."""
+        """Act when a sample is read, in the process that reads it."""
 
     def per_batch(self) -> None:
-        """Act where samples become a batch, in whatever process does it."""
+        """Act when samples become a batch, in the process that collates them."""

@@ -1,7 +1,8 @@
-"""Faults planted on purpose, so that launcher and analysis can be shown to find them.
+"""Faults planted on purpose, to show that the launcher and the analysis find them.
 
-A scenario is a list of faults, each of a kind, on a rank (or all, or all in turn), over some steps. Kinds that cost
-time are in `slow_faults.py`; here are those that end a rank, the table of all, and `Faults`, which the loop calls.
+A scenario is a list of faults, each of one kind, on one rank (or all, or all in turn), over some steps. `slow.py` has
+the kinds that cost time. This module has the kinds that end a rank, the table of all kinds, and `Faults`, which the
+loop calls.
 """
 
 import os
@@ -26,19 +27,18 @@ _BEYOND_ANY_MEMORY = 1 << 62
 
 
 class InjectedFault(RuntimeError):
-    """The error that the scenario `raise` asks for."""
+    """The error of the fault `raise`."""
 
 
 class Ending(Fault):
-    """Ends the rank, or stops it, at the first step in which it is active."""
+    """Ends or hangs the rank at the first step in which it is active."""
 
     def at_step(self, step: int) -> None:
-        """End."""
         _ENDINGS[self.config.fault]()
 
 
 class NoTrace(Fault):
-    """The rank leaves its trace out."""
+    """The rank does not write its trace."""
 
     drops_trace = True
 
@@ -88,7 +88,7 @@ KINDS: dict[str, type[Fault]] = {
 
 
 class Faults:
-    """All faults of a scenario on this rank; the loop and the training step call it at every place."""
+    """All faults of a scenario on this rank; the loop and the training step call it at each place."""
 
     def __init__(self, config: RunConfig, context: RankContext) -> None:
         self._all = [
@@ -100,39 +100,39 @@ class Faults:
 
     @property
     def drops_trace(self) -> bool:
-        """Whether this rank is to leave its trace out."""
+        """Whether this rank does not write its trace."""
         return any(fault.drops_trace and fault.here for fault in self._all)
 
     def at_step(self, step: int) -> None:
-        """Say that `step` begins."""
+        """Begin `step` for every fault."""
         for fault in self._all:
             fault.begin(step)
 
     def attach(self, module: nn.Module) -> None:
-        """Give the model to those that hook it."""
+        """Let the faults hook the model."""
         for fault in self._all:
             fault.attach(module)
 
     def on_batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Change the batch, still on the host."""
+        """Change the batch while it is on the host."""
         for fault in self._all:
             if fault.active:
                 inputs, targets = fault.on_batch(inputs, targets)
         return inputs, targets
 
     def act(self, place: str, *arguments: Any) -> None:
-        """Call the method `place` of every fault that is active now."""
+        """Call the method `place` of every active fault."""
         for fault in self._all:
             if fault.active:
                 getattr(fault, place)(*arguments)
 
     def slow_collate(self, collate: Collate) -> Collate:
-        """Return the loader's collate function, slowed where the scenario says so."""
+        """Return the loader's collate function, slowed if a fault acts on it."""
         slow = [fault for fault in self._all if fault.here and _overrides(fault, "per_batch")]
         return SlowCollate(collate, slow) if slow else collate
 
     def slow_dataset(self, dataset: Dataset[Any]) -> Dataset[Any]:
-        """Return the data set, slowed where the scenario says so."""
+        """Return the data set, slowed if a fault acts on it."""
         slow = [fault for fault in self._all if fault.here and _overrides(fault, "per_sample")]
         return SlowDataset(dataset, slow) if slow else dataset
 
@@ -142,14 +142,13 @@ def _overrides(fault: Fault, place: str) -> bool:
 
 
 class SlowCollate:
-    """Makes batches slowly while a fault is active, in whatever process makes the batches."""
+    """Collates slowly while a fault is active, in the process that collates."""
 
     def __init__(self, collate: Collate, faults: list[Fault]) -> None:
         self._collate = collate
         self._faults = faults
 
     def __call__(self, samples: Any) -> Any:
-        """Make one batch."""
         for fault in self._faults:
             if fault.active:
                 fault.per_batch()
@@ -157,7 +156,7 @@ class SlowCollate:
 
 
 class SlowDataset(Dataset[Any]):
-    """Gives samples slowly while a fault is active, in whatever process reads them."""
+    """Reads samples slowly while a fault is active, in the process that reads them."""
 
     def __init__(self, dataset: Dataset[Any], faults: list[Fault]) -> None:
         self._dataset = dataset

@@ -1,4 +1,4 @@
-"""Kinds of faults that cost time: on the device, on the host, in the loader, in copies, in memory, in the batch."""
+"""Faults that cost time: on the device, on the host, in the loader, in copies, in memory, in the batch."""
 
 import gc
 import time
@@ -14,27 +14,25 @@ from rankscope.harness.group.process_group import RankContext
 
 _TRIALS = 20
 _COPY_BYTES = 8 << 20
-_OBJECTS = 100_000  # more of them, until a collection takes long enough
+_OBJECTS = 100_000  # how many are added at a time, until a collection takes long enough
 
 
 class Compute(Fault):
-    """More work for the device: matrix products of about `ms`."""
+    """Extra matrix products on the device, which take about `ms`."""
 
     def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
         super().__init__(config, context, micro_steps)
         self._work = extra_work(context, self.seconds) if self.here else None
 
     def on_device(self) -> None:
-        """Launch it."""
         if self._work is not None:
             self._work()
 
 
 class Host(Fault):
-    """Python does something else for `ms` before it launches the step."""
+    """Python sleeps for `ms` before it launches the step."""
 
     def on_host(self) -> None:
-        """Sleep."""
         time.sleep(self.seconds)
 
 
@@ -42,15 +40,13 @@ class Data(Fault):
     """The loader takes `ms` longer for each batch, without using the CPU."""
 
     def per_batch(self) -> None:
-        """Sleep in the loader."""
         time.sleep(self.seconds)
 
 
 class Storage(Fault):
-    """Each sample takes `ms` to arrive, as from a slow disk or network: the reader waits and uses no CPU."""
+    """Each sample takes `ms` to arrive, as from a slow disk or network; the reader waits without using the CPU."""
 
     def per_sample(self) -> None:
-        """Wait for the sample."""
         time.sleep(self.config.ms / 1000)
 
 
@@ -58,28 +54,27 @@ class Decode(Fault):
     """Each sample takes `ms` of CPU time to decode; processes that share cores slow each other down."""
 
     def per_sample(self) -> None:
-        """Compute until this thread has used its time."""
+        """Compute until this thread has used `ms` of CPU time."""
         end = time.thread_time_ns() + round(self.config.ms * 1e6)
         while time.thread_time_ns() < end:
             sum(range(1000))
 
 
 class Garbage(Fault):
-    """A full garbage collection over so many objects that it takes about `ms`."""
+    """A full garbage collection over enough objects to take about `ms`."""
 
     def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
         super().__init__(config, context, micro_steps)
         self._held: list[Any] = []
         if self.here:
             gc.collect()
-            gc.freeze()  # what torch has brought along is not looked at again: the time is that of our objects
+            gc.freeze()  # exclude the objects of torch, so that only ours take time
             while (took := collection_s()) < 0.5 * self.seconds:
                 self._held += [[] for _ in range(_OBJECTS)]
             del self._held[round(len(self._held) * self.seconds / took) :]
             self._held += [[] for _ in range(round(len(self._held) * max(0.0, self.seconds / collection_s() - 1)))]
 
     def on_host(self) -> None:
-        """Collect."""
         gc.collect()
 
 
@@ -97,16 +92,15 @@ class Copy(Fault):
             self._work = repeated(lambda: target.copy_(source), context, self.seconds)
 
     def on_copy(self) -> None:
-        """Copy."""
         if self._work is not None:
             self._work()
 
 
 class Item(Fault):
-    """`.item()` on the output of every block: the host waits for the device again and again."""
+    """`.item()` on the output of every block: the host waits for the device each time."""
 
     def attach(self, module: nn.Module) -> None:
-        """Hook the blocks, or where the model has none, its children."""
+        """Hook the blocks, or the children of a model without blocks."""
         for block in getattr(module, "blocks", None) or module.children():
             block.register_forward_hook(self._read)
 
@@ -116,10 +110,9 @@ class Item(Fault):
 
 
 class CpuCopy(Fault):
-    """`.cpu()` on the model's whole output, as code does that computes metrics on the host."""
+    """`.cpu()` on the complete output of the model, as in code that computes metrics on the host."""
 
     def attach(self, module: nn.Module) -> None:
-        """Hook the model."""
         module.register_forward_hook(self._copy)
 
     def _copy(self, module: nn.Module, inputs: Any, output: Tensor) -> None:
@@ -128,33 +121,30 @@ class CpuCopy(Fault):
 
 
 class Synchronize(Fault):
-    """torch.cuda.synchronize() after the forward and after the backward pass, as timing code does."""
+    """torch.cuda.synchronize() after the forward and after the backward pass, as in code that measures times."""
 
     needs_gpu = True
 
     def after_forward(self, loss: Tensor) -> None:
-        """Wait for the device."""
         torch.cuda.synchronize()
 
     def after_backward(self) -> None:
-        """Wait for the device."""
         torch.cuda.synchronize()
 
 
 class Allocator(Fault):
-    """The allocator's cache is given back in every step, and has to be asked from the driver again."""
+    """The allocator's cache is freed in every step, so that memory must be allocated by the driver again."""
 
     needs_gpu = True
 
     def after_backward(self) -> None:
-        """Give back what is free."""
         torch.cuda.empty_cache()
 
 
 class Lengths(Fault):
-    """Sequences of unequal length: all ranks but the chosen one get shortened ones (`all`: each a random length).
+    """Sequences of unequal length: all ranks except the chosen one get shorter ones (`all`: each a random length).
 
-    Where samples are no sequences, the batch is shortened instead.
+    If samples are not sequences, the batch is shortened instead.
     """
 
     def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
@@ -179,7 +169,7 @@ class Lengths(Fault):
 
 
 def collection_s() -> float:
-    """Return how long a full garbage collection takes now (s): the shortest of three."""
+    """Return the time of a full garbage collection (s), the shortest of three."""
     times = []
     for _ in range(3):
         began = time.perf_counter()
@@ -189,7 +179,7 @@ def collection_s() -> float:
 
 
 def extra_work(context: RankContext, seconds: float) -> Callable[[], None]:
-    """Return matrix products that keep the device busy for about `seconds`, measured once here."""
+    """Return a function whose matrix products keep the device busy for about `seconds`, measured here once."""
     side = 2048 if context.cuda else 512
     matrix = torch.randn(side, side, device=context.device)
 
@@ -201,7 +191,7 @@ def extra_work(context: RankContext, seconds: float) -> Callable[[], None]:
 
 
 def repeated(once: Callable[[], Any], context: RankContext, seconds: float) -> Callable[[], None]:
-    """Return `once` as often as fills about `seconds`, measured once here."""
+    """Return a function that repeats `once` for about `seconds`, measured here once."""
     for _ in range(3):
         once()
     context.synchronize()

@@ -1,8 +1,8 @@
 """Probes of this rank's wall clock against rank 0's, over the control group.
 
-Every rank in turn sends rank 0 an empty message and gets rank 0's time back. Rank 0 read it between the rank's own
-two readings, so the offset is known to within half the round trip; of several tries the one with the shortest round
-trip counts.
+Every rank in turn sends an empty message to rank 0 and receives rank 0's time. Rank 0 read its clock between the two
+readings of the rank, so the error of the offset is at most half the round trip. Of several tries, the one with the
+shortest round trip counts.
 """
 
 import time
@@ -23,16 +23,15 @@ class ClockProbe:
 
     when: str  # "before" or "after" the loop
     time_ns: int  # this rank's wall clock at the probe
-    offset_ns: int  # this rank's clock minus rank 0's: positive when this rank is ahead
+    offset_ns: int  # this rank's clock minus rank 0's; positive if this rank is ahead
     rtt_ns: int  # round trip of the best try: |error of the offset| <= rtt / 2
 
     def to_json(self) -> dict[str, Any]:
-        """Return the probe as it stands in rank.json."""
         return asdict(self)
 
 
 def probe(context: RankContext, when: str) -> ClockProbe:
-    """Compare this rank's clock with rank 0's; every rank must call it at the same point."""
+    """Compare this rank's clock with rank 0's; every rank must call this at the same point."""
     control = context.control
     if control is None or context.rank == 0:
         _serve(control)

@@ -1,24 +1,24 @@
-"""Waits until the threads of gloo have nothing in hand. In: /proc of this process. Out: whether they are idle.
+"""Waits until gloo's threads are idle. In: /proc of this process. Out: whether they are idle.
 
-torch.profiler frees its records when it stops, whoever still has one open. A thread of gloo that has done a collective
-completes the collective's future first, for which DDP waits, and ends the collective's record after that (c10d's
-`AsyncWork::finishWorkGloo`). The rank that the future woke often takes the thread's core, and stops the profiler before
-the thread is back: then the record's end is written into freed memory, and the heap is broken. A barrier does not
-help, since another thread of gloo serves it, and what DDP began has no handle in Python to wait for.
+torch.profiler frees its records when it stops, even records that are still open. After a collective, a gloo thread
+first completes the collective's future, for which DDP waits, and then ends the collective's record (c10d's
+`AsyncWork::finishWorkGloo`). The rank that the future woke often takes the core of that thread, and stops the profiler
+before the thread runs again. Then the thread writes the end of the record into freed memory and corrupts the heap. A
+barrier does not help, because another gloo thread serves it. Collectives of DDP have no handle in Python to wait for.
 """
 
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_NAME = "pt_gloo_runloop"  # as torch calls the threads that do gloo's collectives
+_NAME = "pt_gloo_runloop"  # torch's name of the threads that run gloo's collectives
 _TASKS = Path("/proc/self/task")
 _POLL_S = 0.0005
-_BLIND_S = 0.01  # where the kernel does not tell what a thread does
+_BLIND_S = 0.01  # how long to wait if the kernel does not show what a thread does
 
 
 def wait_until_idle(limit_s: float) -> bool:
-    """Wait until gloo has no collective under way or at its end in this process; False when it has after `limit_s`."""
+    """Wait until gloo's threads are idle. Returns False if they are still busy after `limit_s`."""
     deadline = time.monotonic() + limit_s
     while not all(map(_idle, _threads())):
         if time.monotonic() > deadline:
@@ -32,16 +32,16 @@ def _threads() -> Iterator[Path]:
         try:
             if (task / "comm").read_text().strip() == _NAME:
                 yield task
-        except OSError:  # it has ended
+        except OSError:  # the thread has ended
             continue
 
 
 def _idle(task: Path) -> bool:
-    """Whether a thread of gloo waits for work: inside futex, and without a limit, which waiting for a rank has."""
+    """Whether a gloo thread waits for work: in futex without a timeout. A wait for another rank has a timeout."""
     try:
         call = (task / "syscall").read_text().split()  # number, six arguments, stack, place; or "running"
     except OSError:
-        if task.exists():  # else it has ended
+        if task.exists():  # otherwise the thread has ended
             time.sleep(_BLIND_S)
         return True
     return len(call) > 4 and call[4] == "0x0"

@@ -1,7 +1,7 @@
-"""Lets a rank save what it has when it is told to end, also while it waits inside a collective.
+"""Lets a rank save its data when a signal asks it to end, even while it waits inside a collective.
 
-Python runs a signal's handler on the main thread only, which cannot happen while that waits in a collective for a
-rank that is gone. So the handler does nothing, and a thread learns of the signal from the wake-up descriptor.
+Python runs signal handlers on the main thread only, and not while it waits in a collective for a rank that is gone. So
+the handler does nothing, and a thread reads the signal from the wake-up descriptor.
 """
 
 import os
@@ -20,8 +20,8 @@ _watching: set[int] = set()  # write ends of the pipes in use
 def saving(save: Callable[[str], None]) -> Iterator[None]:
     """On SIGTERM or SIGINT inside the block: call `save` with the signal's name in a thread, then end the process.
 
-    The exit status is 128 plus the signal's number, as a shell gives it. Nothing else is cleaned up: no collective,
-    no destructor that could wait for another rank.
+    The exit status is 128 plus the signal's number, as in a shell. Nothing else is cleaned up, because a collective or
+    a destructor could wait for another rank.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -29,7 +29,7 @@ def saving(save: Callable[[str], None]) -> Iterator[None]:
 
     def watch() -> None:
         while number := os.read(reader, 1)[0]:
-            if number in SIGNALS:  # others, such as a loader worker's SIGCHLD, arrive here too
+            if number in SIGNALS:  # other signals arrive here too, such as SIGCHLD of a loader worker
                 try:
                     save(signal.Signals(number).name)
                 finally:
@@ -53,11 +53,11 @@ def saving(save: Callable[[str], None]) -> Iterator[None]:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Stand in for the default action, so that the signal reaches the descriptor and nothing else."""
+    """Replace the default action, so that the signal only reaches the descriptor."""
 
 
 def _forget() -> None:
-    """Let a forked child have the default actions: by the inherited descriptor its signals would end the parent."""
+    """Restore the default actions in a forked child, whose signals would reach the parent's descriptor."""
     if _watching:
         signal.set_wakeup_fd(-1)
         for number in SIGNALS:

@@ -1,4 +1,4 @@
-"""Who this rank is and how it meets the others: torchrun's environment in, `RankContext` and process groups out."""
+"""Identifies this rank and joins the others: torchrun's environment in, `RankContext` and process groups out."""
 
 import os
 import signal
@@ -27,37 +27,35 @@ class RankContext:
     device: torch.device
     backend: str | None  # null without a process group
     host: str
-    boot_id: str | None  # ranks of one boot id share a clock; null where the kernel has none
-    control: Control | None = None  # all ranks, for barriers and clocks; null for one rank alone
+    boot_id: str | None  # ranks with the same boot id share a clock; null if the kernel has none
+    control: Control | None = None  # all ranks, for barriers and clocks; null for a single rank
 
     @property
     def cuda(self) -> bool:
-        """Whether this rank computes on a GPU."""
         return self.device.type == "cuda"
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was launched."""
+        """Wait until the device has completed all launched work."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
     def barrier(self) -> None:
-        """Wait until all ranks are here."""
         if self.control is not None:
             self.control.barrier()
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, so that no rank or loader worker is left behind."""
+    """Let the kernel kill this process when its parent dies, so that no rank or loader worker is left behind."""
     parent = os.getppid()
     signal_at_parent_death(signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the kernel knew
+    if os.getppid() != parent:  # the parent died before the request
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def join(config: RunConfig) -> RankContext:
-    """Take the device, set the threads, and meet the other ranks unless DDP is off.
+    """Choose the device, set the threads, and join the other ranks unless DDP is off.
 
-    Raises `ConfigError` when this host has no device for this rank.
+    Raises `ConfigError` if this host has no device for this rank.
     """
     local_rank, local_world_size = _environment("LOCAL_RANK", 0), _environment("LOCAL_WORLD_SIZE", 1)
     device = _device(config, local_rank)
@@ -73,7 +71,7 @@ def join(config: RunConfig) -> RankContext:
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) // local_world_size))
     control = None
     if config.ddp.enabled:
-        # The launcher's limits end a hung pass. The group's own must not cut in while one rank writes a large trace.
+        # The launcher's timeouts end a hung pass. The group's must not end it while a rank writes a large trace.
         timeout = timedelta(seconds=config.launch.timeout_s)
         dist.init_process_group(backend, timeout=timeout, device_id=device if backend == "nccl" else None)
         control = connect("control", timeout_s=config.launch.timeout_s, join_s=config.launch.timeout_s)
@@ -81,7 +79,7 @@ def join(config: RunConfig) -> RankContext:
 
 
 def context_of(device: torch.device, backend: str | None, control: Control | None) -> RankContext:
-    """Return this rank as torchrun's environment has it; one rank alone where there is none."""
+    """Return this rank according to torchrun's environment, or a single rank without torchrun."""
     return RankContext(
         rank=_environment("RANK", 0),
         local_rank=_environment("LOCAL_RANK", 0),
@@ -96,9 +94,9 @@ def context_of(device: torch.device, backend: str | None, control: Control | Non
 
 
 def of_script(timeout_s: float, name: str = "control") -> tuple[RankContext, str | None]:
-    """Return the rank whose script has chosen its device and groups by now, and what is to be said about it.
+    """Return the rank of a script that has chosen its device and groups, and a problem to report, or None.
 
-    A device that the script has not touched yet is not touched here either.
+    Does not initialise a device that the script has not used yet.
     """
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
     backend = str(dist.get_backend()) if dist.is_available() and dist.is_initialized() else None
@@ -112,10 +110,10 @@ _kept: list[Any] = []
 
 
 def leave(context: RankContext) -> None:
-    """End the process groups; only after success, since after a failure the other ranks may never answer.
+    """Destroy the process groups. Only after success, because after a failure the other ranks may never answer.
 
-    The groups themselves are kept until the process ends. Gloo's destructor waits, with the interpreter's lock in
-    hand, for a thread that may need that lock to let go of the last collective: one rank in a hundred hung so.
+    The group objects are kept until the process ends. Gloo's destructor holds the interpreter's lock while it waits for
+    a thread that may need the same lock to release the last collective: one rank in a hundred hung in this way.
     """
     if context.backend is not None:
         context.barrier()
@@ -139,7 +137,7 @@ def _device(config: RunConfig, local_rank: int) -> torch.device:
         )
     count = torch.cuda.device_count()
     if local_rank >= count:
-        raise ConfigError(f"local rank {local_rank} has no GPU of its own: this host has {count}; lower world_size")
+        raise ConfigError(f"local rank {local_rank} has no GPU of its own: this host has {count}; reduce world_size")
     device = torch.device("cuda", local_rank)
-    torch.cuda.set_device(device)  # before anything else touches CUDA: no context of this rank on GPU 0
+    torch.cuda.set_device(device)  # before any other use of CUDA, so that this rank has no context on GPU 0
     return device

@@ -1,1 +1,1 @@
-"""Steps and ranges of a loop that is not ours, from marks or from calls of torch."""
+"""Finds steps and ranges of a user's loop, from its marks or from its calls of torch."""

@@ -1,6 +1,6 @@
-"""The calls that a training loop makes: ranges, the loader's batches, `step()`; nothing where nobody listens.
+"""The calls in a training loop: ranges, batches of the loader, `step()`. They do nothing without an observer.
 
-`Recorder` and `Monitor` are instruments. Nothing here imports torch.
+`Recorder` and `Monitor` are instruments. This module does not import torch.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Marker(Protocol):
-    """What is told of the steps of a loop: a `Recorder`, or a `Monitor`."""
+    """Receives the steps of a loop: a `Recorder` or a `Monitor`."""
 
     def step(self) -> None:
         """A step ends."""
@@ -26,7 +26,7 @@ class Marker(Protocol):
 
 
 class Nothing:
-    """A range that nobody looks at."""
+    """A range without an observer."""
 
     def __enter__(self) -> None: ...
 
@@ -39,10 +39,10 @@ NOTHING = Nothing()
 
 
 class Instrument:
-    """Marks what a training loop's steps are made of, for an `Observer`; without one every call returns at once.
+    """Marks the parts of the steps of a training loop for an `Observer`; without one every call returns immediately.
 
-    `data_wait`, `h2d`, `forward`, `backward` and `optimizer` are context managers that may be entered again and again,
-    but not inside one another.
+    `data_wait`, `h2d`, `forward`, `backward` and `optimizer` are context managers that may be entered any number of
+    times, but not inside each other.
     """
 
     def __init__(self, observer: "Observer | None") -> None:
@@ -55,7 +55,7 @@ class Instrument:
         self.optimizer = made["optimizer"]
 
     def loader(self, loader: Iterable[T]) -> Iterable[T]:
-        """Return `loader` with the waits for its batches as `data_wait`; its attributes and length stay those of it."""
+        """Wrap `loader` so that waits for batches are `data_wait`; attributes and len() are forwarded to `loader`."""
         return loader if self._observer is None else Loader(loader, self._observer)
 
     def step(self) -> None:
@@ -64,11 +64,11 @@ class Instrument:
             self._observer.mark("recorder")
 
     def close(self) -> None:
-        """Say that nothing more is marked."""
+        """End the marking; nothing to do for a `Recorder`."""
 
 
 class ObservedRange(Nothing):
-    """A range of a step; the first one, too, begins the observation."""
+    """A range of a step. The first range also begins the observation."""
 
     def __init__(self, name: RangeName, observer: "Observer") -> None:
         self._name = name
@@ -91,7 +91,7 @@ class ObservedRange(Nothing):
 
 
 class Loader(Generic[T]):
-    """An iterable whose batches are waited for in `data_wait`."""
+    """An iterable that waits for its batches in `data_wait`."""
 
     def __init__(self, loader: Iterable[T], observer: "Observer") -> None:
         self._loader = loader

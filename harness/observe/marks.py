@@ -1,9 +1,8 @@
-"""Steps and ranges of a loop that nobody edited, from what torch itself calls: loader, backward, optimizer, profiler.
+"""Finds steps and ranges of an unmodified loop from torch's own calls: loader, backward, optimizer, profiler.
 
-`Marks` puts itself around a handful of torch's functions and calls them unchanged; it draws no random number, makes no
-tensor and waits for nothing. `forward` is not seen: it is what lies between a batch and the backward pass (or the next
-batch), copies included. Nothing is done on other threads than the one that made `Marks`, nor while a CUDA graph is
-captured.
+`Marks` wraps a few of torch's functions and calls them unchanged. It draws no random number, creates no tensor and
+waits for nothing. `forward` cannot be seen: it is the time from a batch to the backward pass (or to the next batch),
+copies included. `Marks` does nothing on threads other than the one that created it, or while a CUDA graph is captured.
 """
 
 import functools
@@ -27,7 +26,7 @@ Source = Literal["recorder", "profiler", "optimizer", "loader"]
 
 
 class Target(Protocol):
-    """Who is told; `ranges` is null while nothing is timed."""
+    """The receiver of the marks; `ranges` is null while nothing is timed."""
 
     @property
     def ranges(self) -> Ranges | None:
@@ -41,24 +40,23 @@ class Target(Protocol):
 
 
 class Marks:
-    """Tells `target` of batches, ranges and the ends of steps, from `install` to `remove`."""
+    """Reports batches, ranges and ends of steps to `target`, from `install` to `remove`."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._thread = threading.get_ident()
         self._undo: list[Callable[[], None]] = []
-        self._open: RangeName | None = None  # the range that was opened here
-        self._depth: Counter[RangeName] = Counter()  # calls inside one another
+        self._open: RangeName | None = None  # the range that `Marks` has opened
+        self._depth: Counter[RangeName] = Counter()  # nested calls
         self._marked_in_backward = False
-        self._ended = False  # the loader has just had no more
-        self._main: weakref.ref[Optimizer] | None = None  # whose steps count
+        self._ended = False  # the loader has just raised StopIteration
+        self._main: weakref.ref[Optimizer] | None = None  # the optimizer whose steps count
         self.optimizers: Counter[str] = Counter()  # steps by kind and place of the optimizer
-        self.skipped = 0  # steps that a GradScaler left out
+        self.skipped = 0  # steps that a GradScaler skipped
         self.made_optimizers = 0
         self.guesses = True
 
     def install(self) -> None:
-        """Begin to listen."""
         self._replace(DataLoader, "__iter__", self._around_start)
         self._replace(loaders._BaseDataLoaderIter, "__next__", self._around_next)
         self._replace(torch.autograd, "backward", self._around_backward)
@@ -71,24 +69,23 @@ class Marks:
             self._undo.append(handle.remove)
 
     def remove(self) -> None:
-        """Leave everything as it was."""
+        """Stop listening and restore torch's functions."""
         self.close()
         while self._undo:
             self._undo.pop()()
 
     def give_way(self, name: RangeName) -> None:
-        """End the `forward` that was guessed: the script opens `name` itself. Its own `forward` ends the guessing."""
+        """End the guessed `forward`, because the script opens `name` itself. Its own `forward` ends the guessing."""
         self.guesses = self.guesses and name != "forward"
         if self._open == "forward":
             self.close()
 
     def guess_forward(self) -> None:
-        """Begin `forward`, unless another range is open: a batch has just come."""
+        """Begin `forward` after a batch, unless another range is open."""
         if self._open is None and self.guesses and self._here:
             self._switch("forward")
 
     def close(self) -> None:
-        """End the range that is open."""
         if self._open is not None and self._target.ranges is not None:
             self._target.ranges.by_name[self._open].__exit__(None, None, None)
         self._open = None
@@ -131,7 +128,7 @@ class Marks:
         return True
 
     def _switch(self, name: RangeName) -> None:
-        """End what is open and open `name`, unless the script has a range of its own open."""
+        """Close the open range and open `name`, unless the script has opened its own range."""
         self.close()
         ranges = self._target.ranges
         if ranges is not None and ranges.current is None:
@@ -150,7 +147,7 @@ class Marks:
     def _around_next(self, original: Any, iterator: Any) -> Any:
         if self._here and not self._depth["data_wait"]:
             self.close()
-            if not self._ended:  # else the step has ended where the loader had no more
+            if not self._ended:  # otherwise StopIteration has already ended the step
                 self._target.mark("loader")
         self._enter("data_wait")
         outermost, self._ended = False, True
@@ -181,7 +178,7 @@ class Marks:
         return original(*args, **kwargs)
 
     def _around_scaled_step(self, original: Any, scaler: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
-        """A scaler leaves a step out where gradients overflowed: for the loop it is a step all the same."""
+        """Count a step that the scaler skips because gradients overflowed: for the loop it is a step."""
         before = self._steps_of(optimizer)
         result = original(scaler, optimizer, *args, **kwargs)
         if self._here and self._steps_of(optimizer) == before:
@@ -193,11 +190,11 @@ class Marks:
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._enter("optimizer")
-        elif self._here:  # it begins with a forward pass, or more of one
+        elif self._here:  # a closure begins with a forward pass
             self._depth["optimizer"] += 1
 
     def _after_step(self, optimizer: Optimizer) -> None:
-        """Count an optimizer's step; one that another optimizer makes inside its own is not counted."""
+        """Count a step of an optimizer, unless another optimizer made it inside its own step."""
         if threading.get_ident() != self._thread or self._depth["backward"]:
             self._exit("optimizer")
             self._stepped(optimizer)
@@ -207,7 +204,7 @@ class Marks:
     def _stepped(self, optimizer: Optimizer) -> None:
         self.optimizers[_name(optimizer)] += 1
         main = self._main() if self._main is not None else None
-        if main is None:  # the first that steps; another when that one is gone
+        if main is None:  # the first optimizer that steps, or the next one if that is gone
             main = optimizer
             self._main = weakref.ref(optimizer)
         if main is not optimizer:
@@ -227,7 +224,7 @@ def _name(optimizer: Optimizer) -> str:
 
 
 def samples_of(batch: Any) -> int | None:
-    """Return the length of the first tensor in a batch, None where there is none."""
+    """Return the length of the first tensor in a batch, or None."""
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.dim() else None
     if isinstance(batch, Mapping):

@@ -1,4 +1,4 @@
-"""Whoever observes a loop that is not ours: told of ranges, batches and steps by an `Instrument` or by torch itself."""
+"""The observer of a user's loop: an `Instrument` or torch itself tells it about ranges, batches and steps."""
 
 from typing import Any
 
@@ -14,10 +14,10 @@ class Observer:
         self.ranges: Ranges | None = None
         self.marks = Marks(self)
         self.batches = 0
-        self.samples: int | None = 0  # since the last step; None: of a batch that does not say
+        self.samples: int | None = 0  # since the last step; None if a batch does not tell
 
     def begin(self) -> None:
-        """Begin the first step, all ranks together; once."""
+        """Begin the first step, all ranks together; later calls do nothing."""
         raise NotImplementedError
 
     def mark(self, source: Source) -> None:
@@ -26,7 +26,7 @@ class Observer:
 
     @property
     def timer(self) -> StepTimer | None:
-        """What times the steps, null while nothing is timed."""
+        """The timer of the steps, null while nothing is timed."""
         return None if self.ranges is None else self.ranges.timer
 
     def batch(self, samples: int | None, *, first: bool) -> None:
@@ -37,12 +37,12 @@ class Observer:
             self.timer.mark_first_of_epoch()
 
     def loaded(self, batch: Any, *, first: bool, counted: bool) -> None:
-        """Take a batch that came through an `Instrument`; a DataLoader's own was counted already."""
+        """Handle a batch from an `Instrument`; `counted` if its DataLoader has counted it already."""
         if not counted:
             self.batch(samples_of(batch), first=first)
         self.marks.guess_forward()
 
     def take_samples(self) -> int | None:
-        """Return the samples of the step that ends, and count anew."""
+        """Return the samples of the step that ends, and start counting again."""
         taken, self.samples = self.samples, 0
         return taken

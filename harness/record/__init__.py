@@ -1,1 +1,1 @@
-"""What is recorded of steps in every pass, whoever makes the steps."""
+"""Records steps in every pass, of the reference model and of scripts."""

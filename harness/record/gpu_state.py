@@ -1,7 +1,7 @@
-"""The GPU's own state beside the steps: clocks, power, temperature, throttling, links, by NVML, a few times a second.
+"""Samples the state of the GPU a few times a second by NVML: clocks, power, temperature, throttling, links.
 
-A thread of its own asks, so the loop is not held up. Where there is no NVML, or it does not answer a question, the
-values are null: nothing here may end a run. Goes out: for each step, columns of steps.parquet.
+A separate thread does it, so that the loop is not held up. Values are null if NVML is missing or does not answer:
+nothing here may end a run. Out: columns of steps.parquet for each step.
 """
 
 import threading
@@ -23,7 +23,7 @@ Sample = dict[GpuColumn, float]
 
 
 class GpuState:
-    """Samples one device from `start` to `stop`; a rank without GPU or NVML has no samples."""
+    """Samples one device from `start` to `stop`; without a GPU or NVML there are no samples."""
 
     def __init__(self, context: RankContext, uuid: str | None) -> None:
         self._samples: list[tuple[int, Sample]] = []
@@ -35,21 +35,19 @@ class GpuState:
         self._nvml, self._device = _open(uuid) if context.cuda else (None, None)
 
     def start(self) -> None:
-        """Begin to sample."""
         if self._device is not None:
             self._thread = threading.Thread(target=self._run, name="gpu-state", daemon=True)
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop sampling."""
         self._stopped.set()
         if self._thread is not None:
             self._thread.join(timeout=2 * INTERVAL_S)
 
     def during(self, begin_ns: int, end_ns: int) -> dict[GpuColumn, float | int | None]:
-        """Return the means over the samples of a time (wall clock); of a time without any, the last one before its end.
+        """Return the means over the samples between two wall-clock times; without any, the last sample before the end.
 
-        Reasons to throttle are bits of NVML: all that were seen.
+        The reasons to throttle are NVML's bits: the union over the samples.
         """
         samples = list(self._samples)
         inside = [sample for at, sample in samples if begin_ns <= at < end_ns]
@@ -67,7 +65,7 @@ class GpuState:
         return row
 
     def sample(self) -> Sample:
-        """Ask for everything once; what is not answered is left out."""
+        """Query every value once; values that NVML does not answer are missing."""
         nvml, device = self._nvml, self._device
         asked: dict[GpuColumn, Callable[[], float]] = {
             "gpu_clock_mhz": lambda: nvml.nvmlDeviceGetClockInfo(device, nvml.NVML_CLOCK_SM),
@@ -83,7 +81,7 @@ class GpuState:
         for name, ask in asked.items():
             try:
                 found[name] = float(ask())
-            except Exception:  # a boundary: drivers answer what they like, and none of it may end the run
+            except Exception:  # a boundary: drivers raise whatever they like, and none of it may end the run
                 continue
         return found
 
@@ -91,7 +89,7 @@ class GpuState:
         return float(self._nvml.nvmlDeviceGetPcieThroughput(self._device, counter)) * 1024 / 1e6  # KiB/s
 
     def _nvlink(self, name: GpuColumn) -> float:
-        """Return the rate since the last sample: the counter holds KiB over all links."""
+        """Return the rate since the last sample (MB/s); the counter holds KiB over all links."""
         field = getattr(self._nvml, _NVLINK[name])
         (value,) = self._nvml.nvmlDeviceGetFieldValues(self._device, [(field, _ALL_LINKS)])
         if value.nvmlReturn != 0:
@@ -110,11 +108,11 @@ class GpuState:
 
 
 def _open(uuid: str | None) -> tuple[Any, Any]:
-    """Return NVML and the device of a UUID, (None, None) where there is neither."""
+    """Return NVML and the device with a UUID, or (None, None)."""
     try:
         import pynvml
 
         pynvml.nvmlInit()
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    except Exception:  # not installed, no driver, a device of MIG: there is no state to show
+    except Exception:  # not installed, no driver, or a MIG device: there is no state to show
         return None, None

@@ -1,7 +1,7 @@
-"""The window that Nsight Systems records in the nsys pass: opened and closed around the active steps, with their names.
+"""The window that Nsight Systems records in the nsys pass: around the active steps, each with a named range.
 
-On a GPU cudaProfilerStart and cudaProfilerStop bound it, on a CPU an NVTX range; `launch` starts nsys so that it waits
-for them. torch.profiler takes no part in this pass: CUPTI serves one client.
+On a GPU it is bounded by cudaProfilerStart and cudaProfilerStop, on a CPU by an NVTX range; `launch` starts nsys so
+that it waits for them. torch.profiler is not used in this pass, because CUPTI serves one client only.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ _STOP: Any = getattr(_RUNTIME, "cudaProfilerStop", None)
 
 
 def keep_closed(called: Callable[[], None]) -> None:
-    """Let a script's own cudaProfilerStart and Stop do nothing but `called`: nsys cannot tell them from ours.
+    """Replace a script's cudaProfilerStart and Stop by `called`, because nsys cannot tell them from ours.
 
-    All calls through torch come by here: those of `torch.cuda.profiler` and of `torch.cuda.cudart()`.
+    This covers all calls through torch: those of `torch.cuda.profiler` and of `torch.cuda.cudart()`.
     """
     if _RUNTIME is None:
         return
@@ -35,7 +35,7 @@ def keep_closed(called: Callable[[], None]) -> None:
 
 
 class Capture:
-    """One window; `StepProfiler` has the same methods."""
+    """One window, with the same methods as `StepProfiler`."""
 
     def __init__(self, config: ProfileConfig, context: RankContext, *, profiled: bool) -> None:
         self._context = context
@@ -50,7 +50,6 @@ class Capture:
         self.notes: list[str] = []
 
     def start(self) -> None:
-        """Start at step 0."""
         if self.opens_after(-1):
             self._open()
 
@@ -63,17 +62,17 @@ class Capture:
         return step == self._last
 
     def begin(self, step: int) -> None:
-        """Open the range of a step of the window: `step_N`. A step may end inside a range of the job's own."""
+        """Open the range `step_N` of a step in the window. It need not nest with ranges of the job."""
         if self.emitter is not None and self._first <= step <= self._last:
             self._opened_step = self.emitter.start(f"{STEP_RANGE}{step}")
 
     def end(self, step: int) -> None:
-        """Close the range of a step of the window."""
+        """Close the range of a step in the window."""
         if self.emitter is not None and self._first <= step <= self._last:
             self.emitter.end(self._opened_step)
 
     def step(self) -> None:
-        """End a step. Where the window opens or closes, the device is idle and all ranks are there."""
+        """End a step. Before the window opens or closes, wait for the device and for all ranks."""
         if self.opens_after(self._step):
             self._open()
         elif self.closes_after(self._step):
@@ -81,16 +80,16 @@ class Capture:
         self._step += 1
 
     def stop(self) -> None:
-        """Stop after the last step: nothing is open."""
+        """Do nothing: the window is closed after its last step."""
 
     def abort(self) -> None:
-        """Stop after an error: nsys writes what it has when the process ends."""
+        """Do nothing: nsys writes what it has when the process ends."""
 
     def _open(self) -> None:
-        """Open the window on all ranks before any goes on.
+        """Open the window on all ranks before any of them goes on.
 
-        To open takes a rank 100 ms and more, and each its own time: without the second meeting the first collective
-        would wait for the slowest.
+        Opening takes 100 ms or more, and differs between ranks. Without the second barrier the first collective would
+        wait for the slowest rank.
         """
         self._meet()
         if self._context.cuda:

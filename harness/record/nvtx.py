@@ -1,4 +1,4 @@
-"""NVTX ranges for Nsight Systems: from torch where it is built for CUDA, else from the package nvtx."""
+"""NVTX ranges for Nsight Systems: from torch if it is built for CUDA, otherwise from the package nvtx."""
 
 import os
 import time
@@ -21,17 +21,17 @@ class Emitter(Protocol):
         """Open a range on this thread."""
 
     def pop(self) -> None:
-        """Close the last one that was opened."""
+        """Close the last range that `push` opened."""
 
     def start(self, name: str) -> Any:
-        """Open a range that need not nest with others, and that any thread may close; returns what closes it."""
+        """Open a range that need not nest and that any thread may close; returns the handle for `end`."""
 
     def end(self, opened: Any) -> None:
         """Close a range opened by `start`."""
 
 
 class TorchEmitter:
-    """torch's own NVTX: the C functions, which every version of Nsight Systems sees."""
+    """torch's NVTX functions, which every version of Nsight Systems records."""
 
     def __init__(self) -> None:
         self.push = torch.cuda.nvtx.range_push
@@ -41,10 +41,10 @@ class TorchEmitter:
 
 
 class PackageEmitter:
-    """The package nvtx: a CPU build of torch has no NVTX functions."""
+    """The package nvtx, because a CPU build of torch has no NVTX functions."""
 
     def __init__(self) -> None:
-        import nvtx
+        import nvtx  # only needed here: a GPU needs no package
 
         self._nvtx: Any = nvtx
         if type(nvtx.get_domain("rankscope")).__name__ == "DummyDomain":
@@ -57,11 +57,11 @@ class PackageEmitter:
         self._nvtx.push_range(name)
 
     def pop(self) -> None:
-        """Close the last one that was opened."""
+        """Close the last range that `push` opened."""
         self._nvtx.pop_range()
 
     def start(self, name: str) -> Any:
-        """Open a range that need not nest with others, and that any thread may close; returns what closes it."""
+        """Open a range that need not nest and that any thread may close; returns the handle for `end`."""
         return self._nvtx.start_range(name)
 
     def end(self, opened: Any) -> None:
@@ -70,10 +70,10 @@ class PackageEmitter:
 
 
 def main() -> None:
-    """Open one range as a rank would; `rankscope doctor` looks whether it arrived in a report."""
+    """Open one range as a rank does; `rankscope doctor` checks whether it arrives in a report."""
     emitter: Emitter = TorchEmitter() if torch.cuda.is_available() else PackageEmitter()
     emitter.push(DOCTOR_RANGE)
-    time.sleep(0.2)  # a program this short can end before nsys has hold of it
+    time.sleep(0.2)  # otherwise the program can end before nsys is attached
     emitter.pop()
 
 

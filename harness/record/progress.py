@@ -1,6 +1,6 @@
-"""Tells the launcher how far this rank is (progress.json), and where it hangs when asked (stack.txt).
+"""Tells the launcher how far this rank is (progress.json), and on request where it hangs (stack.txt).
 
-`kill -USR1 <pid>` makes the rank write the Python stacks of all its threads to `stack.txt` in its folder, also while
+`kill -USR1 <pid>` makes the rank write the Python stacks of all its threads to `stack.txt` in its folder, even while
 it waits inside a collective.
 """
 
@@ -17,14 +17,14 @@ from rankscope.conf.files import write_text
 from rankscope.conf.run_dir import RankDir
 
 INTERVAL_NS = 500_000_000
-_LENGTH = 160  # of the text, padded: each writing covers the one before
+_LENGTH = 160  # the text is padded, so that each write covers the previous one
 
 
 class Progress:
-    """Rewrites progress.json: at once when the phase changes, else at most twice a second.
+    """Rewrites progress.json: immediately when the phase changes, otherwise at most twice a second.
 
     After the first time it writes in place, in one call of a few microseconds. A new file and a rename each time, as
-    for all other files, were seen to cost the loop one percent of short steps.
+    for all other files, cost one percent of short steps.
     """
 
     def __init__(self, rank_dir: RankDir, of: int) -> None:
@@ -36,7 +36,7 @@ class Progress:
         self._file = os.open(rank_dir.progress, os.O_WRONLY)
 
     def update(self, phase: Stage, step: int) -> None:
-        """Say that `step` steps are done and that the rank is in `phase`."""
+        """Report that `step` steps are done and that the rank is in `phase`."""
         now = time.monotonic_ns()
         self._step = step
         if phase == self._phase and now - self._written_ns < INTERVAL_NS:
@@ -45,11 +45,10 @@ class Progress:
         os.pwrite(self._file, self._text().encode(), 0)
 
     def enter(self, phase: Stage) -> None:
-        """Change the phase at the present step."""
+        """Report a new phase at the current step."""
         self.update(phase, self._step)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
     def _text(self) -> str:
@@ -59,7 +58,7 @@ class Progress:
 
 @contextmanager
 def reporting(rank_dir: RankDir, of: int) -> Iterator[Progress]:
-    """Give the progress of a rank of `of` steps."""
+    """Yield the progress of a rank that runs `of` steps."""
     progress = Progress(rank_dir, of)
     try:
         yield progress
@@ -68,5 +67,5 @@ def reporting(rank_dir: RankDir, of: int) -> Iterator[Progress]:
 
 
 def answer_for_stacks(rank_dir: RankDir) -> None:
-    """Answer SIGUSR1 from now on until the process ends, since a rank can hang when its work is done, too."""
+    """Answer SIGUSR1 until the process ends, because a rank can also hang after its work is done."""
     faulthandler.register(signal.SIGUSR1, file=rank_dir.stack.open("w"), all_threads=True)

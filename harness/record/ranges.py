@@ -1,7 +1,7 @@
-"""The named ranges of a step, opened by one call: for the timer, for torch.profiler and for Nsight Systems.
+"""The named ranges of a step: one call opens a range for the timer, torch.profiler and Nsight Systems.
 
-`record_function` costs several microseconds even when nobody listens, so it is entered only in the torch pass. NVTX
-costs well under one microsecond without a listener and is entered on every GPU; on a CPU in the nsys pass.
+`record_function` costs several microseconds even without a profiler, so it is used only in the torch pass. NVTX costs
+well under one microsecond without nsys; it is used on every GPU, and on a CPU in the nsys pass.
 """
 
 from types import TracebackType
@@ -17,7 +17,7 @@ from rankscope.harness.record.step_timer import StepTimer
 class Range:
     """A context manager that can be entered again and again, but not inside itself.
 
-    Inside another range of the same `Ranges` it is seen by the profilers, but its time stays that of the outer one.
+    Inside another range of the same `Ranges`, the profilers see it, but its time counts for the outer range.
     """
 
     def __init__(self, name: RangeName, ranges: "Ranges", *, annotate: bool, nvtx: Emitter | None, loose: bool) -> None:
@@ -62,9 +62,9 @@ class Range:
 
 
 class Ranges:
-    """The five ranges of a step: `with ranges.forward: ...`; `current` is the one that is open.
+    """The five ranges of a step: `with ranges.forward: ...`; `current` is the open one.
 
-    With `loose` they may begin and end anywhere between ranges that the job itself opens.
+    With `loose`, they need not nest with NVTX ranges that the job itself opens.
     """
 
     def __init__(self, timer: StepTimer, *, annotate: bool, nvtx: Emitter | None, loose: bool = False) -> None:
@@ -78,6 +78,6 @@ class Ranges:
         self.optimizer = self.by_name["optimizer"]
 
     def annotate(self, on: bool) -> None:
-        """Say whether torch.profiler listens from now on."""
+        """Set whether torch.profiler records from now on."""
         for item in self.by_name.values():
             item.annotated = on

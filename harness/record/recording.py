@@ -1,7 +1,7 @@
-"""What one rank records in one pass: in, the run folder and the pass; out, the files of this rank.
+"""Records one rank in one pass: the run folder and the name of the pass in, the files of the rank out.
 
-The reference model and any script of a user's are recorded by this and nothing else. Whatever stops the rank, the steps
-it recorded are kept and rank.json says what happened.
+It records the reference model and user scripts in the same way. Whatever stops the rank, the recorded steps are kept
+and rank.json has the reason.
 """
 
 import hashlib
@@ -34,19 +34,19 @@ from rankscope.harness.record.steps import Steps
 from rankscope.harness.record.torch_profiler import StepProfiler, light
 from rankscope.harness.record.turn import Turn
 
-_TRACE_S = 10.0  # how long a signal waits for a trace; within launch.grace_s and torchrun's own 30 s
+_TRACE_S = 10.0  # how long a signal waits for a trace; less than launch.grace_s and torchrun's own 30 s
 log = logging.getLogger(__name__)
 
 
 class Recording:
-    """One rank in one pass, and what is known of it so far; `info` becomes rank.json."""
+    """One rank in one pass; `info` becomes rank.json."""
 
     def __init__(self, run_dir: RunDir, pass_name: str, rank_dir: RankDir) -> None:
         self.run_dir = run_dir
         self.rank_dir = rank_dir
         self.pass_name = pass_name
         self.pass_dir = run_dir.for_pass(pass_name)
-        self.kind = self.pass_dir.kind  # a repeat records what the pass does
+        self.kind = self.pass_dir.kind  # a repeat records the same as its pass
         self.info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
         self.steps: Steps | None = None
         self._gpu: GpuState | None = None
@@ -56,7 +56,6 @@ class Recording:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The run's settings."""
         return load_config(self.run_dir.config)
 
     @cached_property
@@ -66,11 +65,11 @@ class Recording:
 
     @cached_property
     def turn(self) -> Turn:
-        """This rank's place among the runs that share its host."""
+        """This rank's turn among the runs that share its host."""
         return Turn(self.config.launch.turn, self.pass_dir, self.rank_dir.rank)
 
     def prepare(self, context: RankContext, progress: Progress, *, keep_trace: bool = True) -> Steps:
-        """Make what measures on this rank's device."""
+        """Create the timer, and the profiler of the pass, for this rank's device."""
         config_hash = hashlib.sha256(self.run_dir.config.read_bytes()).hexdigest()
         self.info |= describe(context) | {"config_hash": config_hash}
         log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
@@ -91,24 +90,22 @@ class Recording:
 
     @property
     def annotates(self) -> bool:
-        """Whether torch.profiler listens for ranges."""
         return self.kind == "torch"
 
     @cached_property
     def emitter(self) -> Emitter | None:
-        """What opens NVTX ranges: on a GPU in every pass, on a CPU where Nsight Systems listens."""
+        """The emitter of NVTX ranges: on a GPU in every pass, on a CPU only under Nsight Systems."""
         assert self.steps is not None  # `prepare` comes first
         if isinstance(self.steps.profiler, Capture):
             return self.steps.profiler.emitter
         return TorchEmitter() if self.steps.context.cuda else None
 
     def ranges(self, *, loose: bool = False) -> Ranges:
-        """Return the named ranges of a step."""
         assert self.steps is not None  # `prepare` comes first
         return Ranges(self.steps.timer, annotate=self.annotates, nvtx=self.emitter, loose=loose)
 
     def begin(self) -> None:
-        """Compare clocks and watch the device from here on; all ranks together."""
+        """Compare clocks and start sampling the GPU; all ranks together."""
         assert self.steps is not None and self._gpu is not None  # `prepare` comes first
         self._compare_clocks("before")
         self._gpu.start()
@@ -128,9 +125,9 @@ class Recording:
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
-        """Around what may end the process: torch.profiler stops, in C++ and over much memory, and its trace is written.
+        """Guard a stop of torch.profiler and the export of its trace: its C++ code or memory use may end the process.
 
-        What is known by now is on the disk before, and a signal waits for the trace.
+        Writes what is known so far before it. A signal waits for the trace.
         """
         error = sys.exception()
         with self._tracing:
@@ -140,7 +137,7 @@ class Recording:
             yield
 
     def save(self, error: str | None = None) -> None:
-        """Write steps.parquet and rank.json with what there is; of two calls, from two threads, the first counts."""
+        """Write steps.parquet and rank.json. Only the first call counts, if two threads call it."""
         with self._saving:
             if not self._saved:
                 if self._gpu is not None:
@@ -149,7 +146,7 @@ class Recording:
             self._saved = True
 
     def save_for(self, signal_name: str) -> None:
-        """Save because of a signal, in a thread of its own; a trace that is being written is waited for."""
+        """Save because of a signal, in a separate thread; waits for a trace that is being written."""
         if self._tracing.acquire(timeout=_TRACE_S):
             self._tracing.release()
         self.save(signal_name)
@@ -175,13 +172,13 @@ class Recording:
 
 
 def one_line(error: BaseException) -> str:
-    """Return the error's type and the first line of what it says."""
+    """Return the type of an error and the first line of its message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def describe(context: RankContext) -> dict[str, Any]:
-    """Return who this rank is, as it stands in rank.json."""
+    """Return the identity of this rank for rank.json."""
     properties: Any = torch.cuda.get_device_properties(context.device) if context.cuda else None
     return {
         "rank": context.rank,
@@ -192,7 +189,7 @@ def describe(context: RankContext) -> dict[str, Any]:
         "pid": os.getpid(),
         "device": str(context.device),
         "device_name": properties.name if properties else None,
-        "device_uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,  # as nvidia-smi writes it
+        "device_uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,  # as nvidia-smi prints it
         "backend": context.backend,
         "python": platform.python_version(),
         "torch": torch.__version__,

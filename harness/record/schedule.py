@@ -1,4 +1,4 @@
-"""Which steps a pass runs and what each is for: config in, one phase for each step out."""
+"""The steps of a pass: configuration in, the phase of each step out."""
 
 from rankscope.conf.contract import TORCH_PASSES, Phase
 from rankscope.conf.schema import RunConfig
@@ -14,7 +14,7 @@ def phases(config: RunConfig, pass_name: str) -> list[Phase]:
         *_repeat("warmup", profile.warmup),
         *_repeat("active", profile.active),
     ]
-    return cycle * (profile.repeat if pass_name in TORCH_PASSES else 1)  # a capture of nsys opens once
+    return cycle * (profile.repeat if pass_name in TORCH_PASSES else 1)  # nsys captures one window only
 
 
 def _repeat(phase: Phase, count: int) -> list[Phase]:

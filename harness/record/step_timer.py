@@ -1,7 +1,7 @@
-"""Times every step of one rank without waiting for the device; rows of steps.parquet out.
+"""Times every step of one rank without waiting for the device. Out: rows of steps.parquet.
 
-Host times come from the host's clocks. Device times come from CUDA events, recorded in the stream and read later,
-when the device has passed them: the loop never synchronises. On a CPU the host times stand for the device times.
+Host times come from the host's clocks. Device times come from CUDA events, which are recorded in the stream and read
+when the device has completed them, so the loop never synchronises. On a CPU, host times replace device times.
 """
 
 import threading
@@ -24,17 +24,17 @@ SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in STEP_COLUMNS.items()]
 
 @dataclass(slots=True)
 class _Step:
-    """What is known of one step; the device's part is filled in when its events are complete."""
+    """One step; its device times are filled in when its events are complete."""
 
     step: int
     phase: Phase
     start_ns: int
     began_ns: int  # monotonic
     first: torch.cuda.Event | None
-    last: torch.cuda.Event | None = None  # the first of the next step, or its own when the loop pauses
+    last: torch.cuda.Event | None = None  # `first` of the next step, or its own event if the loop pauses
     owns_last: bool = False
     ranges_ns: dict[RangeName, int] = field(default_factory=dict)
-    data_cpu_ns: int = 0  # of this thread, while it waited for batches: a loader without workers computes there
+    data_cpu_ns: int = 0  # CPU time of this thread while it waited for batches, as a loader without workers needs it
     spans: list[tuple[RangeName, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
     host_ns: int | None = None
     device_ns: int | None = None
@@ -44,7 +44,6 @@ class _Step:
     memory: tuple[int, int, int] | tuple[None, None, None] = (None, None, None)
 
     def row(self) -> StepRow:
-        """Return the row of steps.parquet."""
         data_wait_ns = self.ranges_ns.get(DATA_WAIT, 0)
         allocated, reserved, peak = self.memory
         return {
@@ -66,22 +65,22 @@ class _Step:
 
 
 class StepTimer:
-    """Records one row a step. Call `begin` at each step's start, `end` at its end, `close` after the last."""
+    """Records one row per step. Call `begin` at the start of a step, `end` at its end, `close` after the last one."""
 
     def __init__(self, device: torch.device, memory_every: int = 1) -> None:
         self._device = device
         self._memory_every = memory_every  # steps
         self._cuda = device.type == "cuda"
         self._done: list[_Step] = []
-        self._pending: deque[_Step] = deque()  # closed on the host, the device not yet there
+        self._pending: deque[_Step] = deque()  # ended on the host, not yet on the device
         self._current: _Step | None = None
         self._pool: list[torch.cuda.Event] = []
-        self._draining = threading.Lock()  # `rows` may be asked for by the thread that saves on a signal
+        self._draining = threading.Lock()  # the thread that saves on a signal may call `rows`
         self._range_ns = self._range_cpu_ns = 0
         self._range_event: torch.cuda.Event | None = None
 
     def begin(self, step: int, phase: Phase) -> None:
-        """Start a step; the one before, if still open, ends here."""
+        """Start a step. The previous step ends here if it is still open."""
         event = self._record() if self._cuda else None
         now = time.perf_counter_ns()
         if self._current is not None:
@@ -109,12 +108,12 @@ class StepTimer:
                 step.data_cpu_ns += time.thread_time_ns() - self._range_cpu_ns
 
     def mark_first_of_epoch(self) -> None:
-        """Say that the loader was started anew in this step."""
+        """Mark the open step as one in which the loader started an epoch."""
         if self._current is not None:
             self._current.first_of_epoch = True
 
     def read_loss(self, loss: Tensor) -> None:
-        """Copy the loss to the host behind the work that makes it, and read it when the device is past it."""
+        """Copy the loss to the host asynchronously, and read it when the device has completed the copy."""
         if self._current is None:
             return
         if self._cuda:
@@ -125,21 +124,21 @@ class StepTimer:
         self._current.loss_on_host = host
 
     def end(self) -> None:
-        """Take what is known at the step's end, and what the device has finished of earlier ones."""
+        """Read the memory statistics at the end of the step, and the times of steps that the device has completed."""
         if self._current is not None:
             self._take_memory(self._current)
         self._drain()
 
     def _take_memory(self, step: _Step) -> None:
         if self._cuda and step.step % self._memory_every == 0:
-            # One call for all three: the single getters each build the whole table again.
+            # One call for all three: each of the single getters would build the complete table again.
             memory = torch.cuda.memory_stats_as_nested_dict(self._device)
             allocated, reserved = memory["allocated_bytes"]["all"], memory["reserved_bytes"]["all"]
             step.memory = (allocated["current"], reserved["current"], allocated["peak"])
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def close(self) -> None:
-        """End the open step here and not at the next one's start, because something else comes in between."""
+        """End the open step here instead of at the start of the next one, because something else comes in between."""
         step = self._current
         if step is not None:
             event = self._record() if self._cuda else None
@@ -148,11 +147,11 @@ class StepTimer:
                 self._take_memory(step)
 
     def drop(self) -> None:
-        """Forget the open step: it did not become one."""
+        """Discard the open step, which did not complete."""
         self._current = None
 
     def rows(self) -> list[StepRow]:
-        """Return the rows so far; what the device has not finished, or an open step has not reached, is null."""
+        """Return the rows so far; values that are not known yet are null."""
         self._drain()
         steps = [*self._done, *self._pending]
         if self._current is not None:
@@ -160,7 +159,7 @@ class StepTimer:
         return [step.row() for step in steps]
 
     def take(self) -> list[StepRow]:
-        """Return the rows that are complete and forget them: a long run would fill the memory."""
+        """Return the complete rows and discard them, so that a long run does not fill the memory."""
         self._drain()
         with self._draining:
             rows = [step.row() for step in self._done]
@@ -168,7 +167,7 @@ class StepTimer:
         return rows
 
     def wait(self) -> None:
-        """Wait until the device has done every step that has ended."""
+        """Wait until the device has completed every ended step."""
         if self._pending and self._pending[-1].last is not None:
             self._pending[-1].last.synchronize()
         self._drain()
@@ -210,7 +209,7 @@ class StepTimer:
 
 
 def write_steps(rows: list[StepRow], path: Path) -> None:
-    """Write the rows of a `StepTimer` as Parquet, whole or not at all."""
+    """Write the rows of a `StepTimer` as Parquet, completely or not at all."""
     with replacing(path) as temporary:
         pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, compression="zstd")
 

@@ -1,4 +1,4 @@
-"""From step to step: timer, profiler and progress of a rank, in one order for every pass and every kind of job."""
+"""Advances timer, profiler and progress of a rank from step to step, in the same order in every pass."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from rankscope.harness.record.torch_profiler import StepProfiler
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """Call `start`, then `begin`, `end`, `advance` for each step, then `stop`; no `profiler` in the plain pass."""
+    """Call `start`, then `begin`, `end` and `advance` for each step, then `stop`. The plain pass has no `profiler`."""
 
     plan: list[Phase]
     context: RankContext
@@ -27,20 +27,20 @@ class Steps:
             self.profiler.start()
 
     def begin(self, step: int) -> None:
-        """Begin a step of the plan; the one before, if still open, ends here."""
+        """Begin a step of the plan. The previous step ends here if it is still open."""
         self.timer.begin(step, self.plan[step])
         if isinstance(self.profiler, Capture):
             self.profiler.begin(step)
 
     def end(self, step: int) -> None:
-        """Take what is known at the step's end."""
+        """End a step of the plan: read its memory statistics and report the progress."""
         if isinstance(self.profiler, Capture):
             self.profiler.end(step)
         self.timer.end()
         self.progress.update("measure" if self.plan[step] in COUNTED else "warmup", step + 1)
 
     def advance(self, step: int) -> None:
-        """Go on to the profiler's next step; what opening or closing a window costs belongs to no step."""
+        """Move the profiler to the next step. The time to open or close a window belongs to no step."""
         profiler = self.profiler
         if profiler is None:
             return
@@ -58,6 +58,6 @@ class Steps:
             self.profiler.stop()
 
     def abort(self) -> None:
-        """After an error: write the open window of the profiler, if it can be; never raises."""
+        """Write the open window of the profiler after an error, if possible; never raises."""
         if self.profiler is not None:
             self.profiler.abort()

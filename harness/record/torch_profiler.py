@@ -1,7 +1,7 @@
-"""torch.profiler around the loop of the torch pass: windows that hold their own steps alone, and files for each.
+"""torch.profiler in the torch pass: records windows that hold only their own steps.
 
-In: the schedule and options of `config.profile`. Out, in the rank's folder: a Chrome trace for each window, and of
-the first one `key_averages` and the stacks. `ProfilerStep#N` has the number of the row in steps.parquet.
+In: the schedule and options of `config.profile`. Out, in the rank's folder: a Chrome trace for each window;
+`key_averages` and the stacks of the first one. `ProfilerStep#N` has the number of the row in steps.parquet.
 """
 
 import json
@@ -27,15 +27,16 @@ from rankscope.conf.sections import ProfileConfig
 from rankscope.harness.group.gloo_threads import wait_until_idle
 from rankscope.harness.group.process_group import RankContext
 
-_IDLE_S = 2.0  # how long a collective may still be under way when a window closes, or a rank has failed
-_TAIL = 1 << 14  # bytes at the end of a trace that hold what follows its events
+_IDLE_S = 2.0  # how long to wait for pending collectives when a window closes, or after a failure
+_TAIL = 1 << 14  # bytes at the end of a trace that hold the metadata after its events
 log = logging.getLogger(__name__)
 
 
 class StepProfiler:
-    """Drives torch.profiler step by step and writes what each active window recorded.
+    """Drives torch.profiler step by step and writes the files of each active window.
 
-    `guard` is entered around each stop of torch.profiler and the writing of its trace, which may end the process.
+    `guard` is entered around each stop of torch.profiler and the export of its trace, because these may end the
+    process.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class StepProfiler:
         self._cycle = config.wait + config.warmup + config.active
         self._step = 0
         self.traces: list[str] = []
-        self.notes: list[str] = []  # what the analysis shall say of this recording
+        self.notes: list[str] = []  # shown by the analysis
         if config.device_only and not context.cuda:
             raise ConfigError("profile.device_only=true: this rank has no GPU, so there is nothing to record")
         activities = [] if config.device_only else [ProfilerActivity.CPU]
@@ -76,7 +77,6 @@ class StepProfiler:
             self._profile.preset_metadata_json(key, json.dumps(value))
 
     def start(self) -> None:
-        """Start at step 0."""
         if self.opens_after(-1):
             self._meet()
         self._profile.start()
@@ -91,9 +91,9 @@ class StepProfiler:
         return (step + 1) % self._cycle == 0
 
     def step(self) -> None:
-        """End a step. Where a window opens, the device is idle and all ranks are here; where it closes, it is idle.
+        """End a step. Before a window opens, wait for the device and for all ranks; before it closes, for the device.
 
-        Without this, kernels of the steps before are recorded in the window, and the window's last ones are not.
+        Otherwise the window would record kernels of earlier steps, and miss its own last kernels.
         """
         if self.opens_after(self._step):
             self._meet()
@@ -101,35 +101,34 @@ class StepProfiler:
         if closes:
             self._context.synchronize()
         with warnings.catch_warnings(), self._stopping() if closes else nullcontext():
-            # Each window has a trace of its own: that a later one does not hold the earlier is wanted.
+            # Each window has its own trace, so it is intended that a later one does not hold the earlier events.
             warnings.filterwarnings("ignore", message="Warning: Profiler clears events")
             self._profile.step()
         self._step += 1
 
     def stop(self) -> None:
-        """Stop after the last step."""
         with self._stopping():
             self._profile.stop()
 
     def abort(self) -> None:
-        """Stop after an error, and write what the open window recorded, if it can be; never raises."""
+        """Stop after an error, and write the open window if possible; never raises."""
         try:
             with self._stopping():
                 self._profile.stop()
         except Exception:  # a boundary: the error that stopped the loop is the one to report
-            log.exception("the trace of the broken window could not be written")
+            log.exception("the trace of the interrupted window could not be written")
 
     @contextmanager
     def _stopping(self) -> Iterator[None]:
-        """Around a stop of torch.profiler: the step ends before it, and so does what is recorded of all threads."""
-        if self._profile.step_rec_fn is not None:  # else ProfilerStep#N would last until all of this is done
+        """Guard a stop of torch.profiler: end the step and the records of all threads first."""
+        if self._profile.step_rec_fn is not None:  # otherwise ProfilerStep#N would include all of this
             self._profile.step_rec_fn.__exit__(None, None, None)
             self._profile.step_rec_fn = None
-        if self._config.with_stack:  # and Python's calls: what follows is not the job's
+        if self._config.with_stack:  # Python calls from here on are not the job's
             sys.setprofile(None)
         with self._guard():
             if not wait_until_idle(_IDLE_S):
-                self._note("a collective of gloo is still under way where the profiler stops: its record has no end")
+                self._note("a gloo collective was still pending when the profiler stopped: its record has no end")
             yield
 
     def _note(self, text: str) -> None:
@@ -156,7 +155,7 @@ class StepProfiler:
         if len(self.traces) == 1:
             try:
                 self._summarise(profiler)
-            except UnicodeDecodeError:  # with stacks, torch keeps names of modules that it does not hold
+            except UnicodeDecodeError:  # with stacks, torch reads names of modules that it has freed
                 self._note("key_averages and stacks left out: torch lost names of modules imported inside the window")
 
     def _summarise(self, profiler: profile) -> None:
@@ -168,13 +167,13 @@ class StepProfiler:
 
 
 def light(config: ProfileConfig) -> ProfileConfig:
-    """Return the same schedule with device activities alone, and nothing that needs operators."""
+    """Return the same schedule with device activities only, without options that need operators."""
     schedule = {name: getattr(config, name) for name in ("wait", "warmup", "active", "repeat")}
     return ProfileConfig(device_only=True, **schedule)
 
 
 def name_trace(path: Path, name: str) -> None:
-    """Put `name` where torch wrote the trace's own path, at the end of the file: traces are shared, paths are not."""
+    """Replace the path that torch writes at the end of the trace by `name`, because traces are shared."""
     with path.open("r+b") as file:
         start = file.seek(max(0, path.stat().st_size - _TAIL))
         tail = file.read().replace(str(path).encode(), name.encode())
@@ -184,7 +183,7 @@ def name_trace(path: Path, name: str) -> None:
 
 
 def link_for_tensorboard(rank_dir: RankDir, trace: Path) -> None:
-    """Give the trace a name that TensorBoard's plugin looks for, all ranks in one folder: `tensorboard --logdir` it."""
+    """Link the trace under the name that TensorBoard's plugin expects, all ranks in one folder for `--logdir`."""
     link = rank_dir.tensorboard(trace)
     link.parent.mkdir(exist_ok=True)
     link.unlink(missing_ok=True)
@@ -192,16 +191,16 @@ def link_for_tensorboard(rank_dir: RankDir, trace: Path) -> None:
 
 
 def compress(source: Path, target: Path) -> None:
-    """Write `source` gzipped to `target`, whole or not at all."""
+    """Write `source` gzipped to `target`, completely or not at all."""
     with replacing(target) as temporary, source.open("rb") as plain, igzip.open(temporary, "wb", 1) as packed:
         while block := plain.read(1 << 20):
             packed.write(block)
 
 
 def write_key_averages(profiler: profile, rank_dir: RankDir, *, cuda: bool) -> None:
-    """Write the window's operators, summed by name (and shapes, when recorded), the longest on the device first.
+    """Write the operators of the window, summed by name (and shapes, if recorded), the longest first.
 
-    Times are in nanoseconds and sum over the window's steps; on a CPU the CPU's times order them.
+    Times are in nanoseconds and sums over the steps of the window. Sorted by device time, on a CPU by CPU time.
     """
     averages = profiler.key_averages(group_by_input_shape=profiler.record_shapes)
     rows = [

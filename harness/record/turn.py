@@ -1,8 +1,8 @@
-"""Lets the runs that share a host measure one after another, while they start and are analysed beside each other.
+"""Lets the runs that share a host measure one after another, while their start and analysis may overlap.
 
-While others set up their process groups on the same GPUs, a job's kernels were seen to be up to a fifth slower. So no
-run sets up while one measures, and none measures while one sets up; several may set up at once. The lock of a file says
-it: shared by every rank that sets up, held alone by rank 0 of the run that measures.
+Kernels were seen to be up to a fifth slower while other runs set up their process groups on the same GPUs. So no run
+sets up while another measures, and none measures while another sets up; several may set up at the same time. A file
+lock enforces this: shared during setup, exclusive for rank 0 of the run that measures.
 """
 
 import fcntl
@@ -19,18 +19,18 @@ _POLL_S = 0.02
 
 
 class Turn:
-    """One rank's place among the runs that name the same file, inside the block; without a file it waits for none.
+    """One rank's turn among the runs with the same file, inside the block; without a file it waits for nobody.
 
-    When the process of a rank ends, in whatever way, the kernel gives its lock back.
+    The kernel releases the lock when the process ends, in whatever way.
     """
 
     def __init__(self, path: str | None, pass_dir: PassDir, rank: int) -> None:
         self._file = None if path is None else Path(path).open("a")
-        self._measures = pass_dir.turn  # exists once rank 0 holds the lock alone
+        self._measures = pass_dir.turn  # exists once rank 0 holds the lock exclusively
         self._leads = rank == 0
 
     def __enter__(self) -> Self:
-        """Wait until no other run measures: from here on the rank may touch a GPU."""
+        """Wait until no other run measures. From here on the rank may use a GPU."""
         if (file := self._file) is not None:
             _wait(lambda: self._measures.exists() or _shared(file))
         return self
@@ -38,7 +38,7 @@ class Turn:
     def measure(self, progress: Progress) -> None:
         """Wait until no other run sets up or measures; every rank of a run calls this, between two collectives.
 
-        Rank 0 waits for the lock, the others for what it then leaves in the folder of the pass.
+        Rank 0 waits for the lock, the others for the file that rank 0 then creates in the folder of the pass.
         """
         if self._file is None:
             return
@@ -53,17 +53,18 @@ class Turn:
 
     def __exit__(self, *error: object) -> None:
         if self._file is not None:
-            fcntl.flock(self._file, fcntl.LOCK_UN)  # a loader's processes have the file open, too
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # closing is not enough: loader workers have the file open, too
             self._file.close()
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    while not condition():  # a rank whose torchrun has ended is ended, too: die_with_parent, or under nsys the shield
+    # no timeout needed: if torchrun dies, die_with_parent (under nsys: the shield) ends this rank
+    while not condition():
         time.sleep(_POLL_S)
 
 
 def _shared(file: TextIO) -> bool:
-    """Whether the lock is had, shared with others that set up."""
+    """Try to take the lock in shared mode; False if a run holds it exclusively."""
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,1 +1,1 @@
-"""The reference model as the job."""
+"""Runs a reference model as the job."""

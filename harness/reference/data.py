@@ -1,7 +1,7 @@
-"""Batches for a reference model: a data set in memory or on disk, a rank's share of it, a loader with its levers.
+"""Batches for a reference model: a data set in memory or on disk, the share of a rank, and the loader with its options.
 
-Sample `i` is the same on every machine and in every run. How long an epoch is, is the configuration's choice; the
-files of a data set on disk are as many as they are, and serve as often as needed.
+Sample `i` is the same on every machine and in every run. The configuration sets the length of an epoch; the files of a
+data set on disk are reused as often as needed.
 """
 
 import math
@@ -24,11 +24,11 @@ from rankscope.models import SampleSpec
 Sample = tuple[Tensor, Tensor]
 Collate = Callable[[Any], Any]
 
-STRIDE = 7919  # a prime: neighbours begin at places far apart
+STRIDE = 7919  # a prime: neighbouring samples begin far apart
 
 
 class SyntheticDataset(Dataset[Sample]):
-    """Random samples at the cost of a copy: each is a window, at its own place, into one pool of random numbers."""
+    """Random samples at the cost of a copy: each is a window at its own place in one pool of random numbers."""
 
     def __init__(self, spec: SampleSpec, samples: int) -> None:
         self._spec = spec
@@ -53,7 +53,7 @@ class SyntheticDataset(Dataset[Sample]):
 
 
 class TokenDataset(Dataset[Sample]):
-    """Windows into a file of 16-bit token ids, mapped into memory by whoever reads it."""
+    """Windows into a file of 16-bit token ids, which each process maps into memory."""
 
     def __init__(self, path: Path, spec: SampleSpec, samples: int) -> None:
         self._path = path
@@ -77,7 +77,7 @@ class TokenDataset(Dataset[Sample]):
 
 
 class ImageDataset(Dataset[Sample]):
-    """JPEG files that are decoded, cropped to the model's size and brought to about [-1, 1]."""
+    """JPEG files, decoded, cropped to the model's size and scaled to about [-1, 1]."""
 
     def __init__(self, folder: Path, spec: SampleSpec, samples: int) -> None:
         self._files = sorted(folder.glob("*.jpg"))
@@ -97,7 +97,7 @@ class ImageDataset(Dataset[Sample]):
 
 
 def make_dataset(config: RunConfig, spec: SampleSpec) -> Dataset[Sample]:
-    """Return the data set that `config.data` names, made on disk first when it is not there."""
+    """Return the data set of `config.data`; creates it on disk if necessary."""
     root, samples = Path(config.data.root), config.data.samples
     if config.data.name == "tokens":
         return TokenDataset(make_tokens(root, spec.classes), spec, samples)
@@ -107,7 +107,7 @@ def make_dataset(config: RunConfig, spec: SampleSpec) -> Dataset[Sample]:
 
 
 class Batches:
-    """An endless stream of batches; when an epoch ends the loader starts again, shuffled anew."""
+    """An endless stream of batches. At the end of an epoch the loader starts again with a new shuffle."""
 
     def __init__(self, loader: DataLoader[Sample], sampler: DistributedSampler[Sample]) -> None:
         self._loader = loader
@@ -116,7 +116,7 @@ class Batches:
         self._iterator: Iterator[Any] | None = None
 
     def next(self) -> tuple[Tensor, Tensor, bool]:
-        """Return inputs, targets, and whether this is an epoch's first batch, for which the loader was started."""
+        """Return inputs, targets, and whether this is the first batch of an epoch, for which the loader was started."""
         if self._iterator is not None:
             batch = next(self._iterator, None)
             if batch is not None:
@@ -139,7 +139,7 @@ def make_batches(
     collate: Collate = default_collate,
     wrap: Callable[[Dataset[Any]], Dataset[Any]] = lambda dataset: dataset,
 ) -> Batches:
-    """Build this rank's loader over its share of the data set; `collate` makes a batch of samples."""
+    """Build the loader of this rank over its share of the data set; `collate` turns samples into a batch."""
     dataset = wrap(make_dataset(config, spec))
     sampler: DistributedSampler[Sample] = DistributedSampler(
         dataset, num_replicas=context.world_size, rank=context.rank, shuffle=True, seed=config.seed, drop_last=True

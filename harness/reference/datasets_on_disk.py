@@ -1,4 +1,4 @@
-"""Makes the data sets on disk: once, by whoever comes first, whole or not at all; every later run reuses them."""
+"""Creates the data sets on disk once, completely or not at all; later runs reuse them."""
 
 import fcntl
 import os
@@ -28,9 +28,9 @@ def make_tokens(root: Path, vocabulary: int) -> Path:
 
 
 def make_images(root: Path, side: int) -> Path:
-    """Return the folder of JPEG files, an eighth larger than `side` each way, so that there is something to crop.
+    """Return the folder of JPEG files, an eighth larger than `side` in both directions, so that they can be cropped.
 
-    They are smooth noise: about as large as a photograph of that size, and as much work to decode.
+    They are smooth noise: about as large as a photograph of that size, and as expensive to decode.
     """
     folder = root / f"images-{side}"
     with _alone(root):
@@ -56,7 +56,7 @@ def _fill(folder: Path, side: int) -> None:
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """Hold the lock of `root`: one process makes, the others wait and find it made."""
+    """Hold the lock of `root`: one process creates the files, the others wait for them."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

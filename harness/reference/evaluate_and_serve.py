@@ -1,4 +1,4 @@
-"""Steps without gradients: a validation loop on every rank, and a replica that answers one batch after another."""
+"""Steps without gradients: a validation loop on every rank, and a replica that serves one batch after another."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from rankscope.harness.reference.replica import Replica
 
 
 class Evaluator:
-    """A validation loop: the loss is gathered on the device, and averaged over the ranks when it is read."""
+    """A validation loop: sums the loss on the device, and averages it over the ranks when it is read."""
 
     def __init__(self, context: RankContext, replica: Replica) -> None:
         self._replica = replica
@@ -24,7 +24,7 @@ class Evaluator:
 
     @torch.no_grad()  # type: ignore[untyped-decorator, unused-ignore]
     def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
-        """Evaluate one batch; with `read_loss` all ranks meet in one all-reduce of loss and count."""
+        """Evaluate one batch; with `read_loss` all ranks all-reduce loss and count."""
         replica = self._replica
         replica.begin_step()
         with ranges.data_wait:
@@ -50,10 +50,10 @@ class Evaluator:
 
 
 class Server:
-    """Answers one batch after another, each alone on the device: a step is the latency of its answer.
+    """Serves one batch after another, each alone on the device: a step is the latency of one batch.
 
-    It begins with the batch in the host's memory and ends when the device has the output. The next batch is made
-    ready between two steps, and the loader's time belongs to none.
+    A step begins with the batch in host memory and ends when the device has the output. The next batch is loaded
+    between two steps, so the time of the loader belongs to no step.
     """
 
     def __init__(self, context: RankContext, replica: Replica) -> None:
@@ -64,7 +64,7 @@ class Server:
 
     @torch.inference_mode()  # type: ignore[untyped-decorator, unused-ignore]
     def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
-        """Answer one batch; there is no loss to read."""
+        """Serve one batch; there is no loss to read."""
         replica = self._replica
         if self._next is None:
             self._next = batches.next()[0]

@@ -1,4 +1,4 @@
-"""The reference model as the job of one rank: a `Recording` in, the model trained, evaluated or served."""
+"""The reference model as the job of one rank: trains, evaluates or serves it, and records it in a `Recording`."""
 
 from torch.utils.data import default_collate
 
@@ -16,13 +16,13 @@ from rankscope.harness.reference.train import Trainer
 
 
 def run(recording: Recording) -> None:
-    """Do the whole work of the rank."""
+    """Do the complete work of the rank."""
     config = recording.config
     with reporting(recording.rank_dir, of=len(recording.plan)) as progress:
         context = join(config)
         replica = Replica(config, context)
         recording.turn.measure(progress)
-        faults = Faults(config, context)  # after the replica, which sets the arithmetic: some are measured here
+        faults = Faults(config, context)  # after the replica, which sets the arithmetic: some faults are measured here
         steps = recording.prepare(context, progress, keep_trace=not faults.drops_trace)
         faults.attach(replica.raw)
         recording.info |= {"parameters": replica.model.parameters, "flops_per_sample": replica.flops_per_sample}
@@ -47,7 +47,7 @@ def run(recording: Recording) -> None:
         )
         recording.begin()
         loop.run()
-        # not when saving: DDP answers only when it is not inside a collective
+        # here and not in `save`: DDP answers only outside of collectives
         recording.info["bucket_bytes"] = None if replica.ddp is None else bucket_bytes(replica.ddp)
         recording.end()
         loop.batches.close()

@@ -1,4 +1,4 @@
-"""The loop of the reference model over the steps of a pass: does the task and what was planted in it."""
+"""The loop of the reference model over the steps of a pass, with the planted faults."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,8 +13,7 @@ from rankscope.harness.reference.data import Batches
 class Task(Protocol):
     """What a step does: training, validation or inference."""
 
-    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
-        """Do one step."""
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +28,7 @@ class Loop:
     log_every: int
 
     def run(self) -> None:
-        """Do all steps; after an error the open window of the profiler is written, and the error goes on."""
+        """Do all steps. After an error, write the open window of the profiler and re-raise."""
         self.steps.start()
         try:
             for step in range(len(self.steps.plan)):

@@ -1,8 +1,8 @@
-"""Named submodules as ranges, by hooks: forward and backward of `profile.modules`, for torch.profiler and NVTX alike.
+"""Named submodules as ranges: hooks for forward and backward of `profile.modules`, for torch.profiler and for NVTX.
 
-In the plain pass there are none, so that it stays undisturbed. The range of a backward pass begins when the gradients
-of a module's outputs are there and ends when those of its inputs are; a module whose inputs need none (the first one)
-has a backward range of no length.
+The plain pass has no such ranges, so that it stays undisturbed. A backward range begins when the gradients of the
+module's outputs are complete, and ends when those of its inputs are. A module whose inputs need no gradients (the first
+one) has a backward range without length.
 """
 
 from fnmatch import fnmatchcase
@@ -20,7 +20,7 @@ _SHOWN = 8
 
 
 class ModuleRanges:
-    """Hooks the modules that match; `memory` is what each one's forward pass left allocated on the device (bytes)."""
+    """Hooks matching modules; `memory` is what the forward pass of each leaves allocated on the device (bytes)."""
 
     def __init__(
         self, patterns: list[str], module: nn.Module, *, annotate: bool, nvtx: Emitter | None, cuda: bool
@@ -68,6 +68,6 @@ class ModuleRanges:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a module's name fits a pattern, part by part: `blocks.*` is each block, not what is inside it."""
+    """Return whether a name matches a pattern part by part: `blocks.*` matches each block, but nothing inside it."""
     parts, wanted = name.split("."), pattern.split(".")
     return len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted))

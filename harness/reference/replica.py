@@ -21,7 +21,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Replica:
-    """The model of one rank, and how a batch gets into it. `raw` is the bare module, `module` what is called."""
+    """The model of one rank, and its batches. `raw` is the bare module, `module` the one that is called."""
 
     def __init__(self, config: RunConfig, context: RankContext) -> None:
         self._config = config
@@ -33,7 +33,7 @@ class Replica:
         self.raw = self.model.module
         if config.model.channels_last:
             self.raw = self.raw.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        # Without gradients there is nothing to reduce: a validation loop calls the bare module.
+        # Without gradients there is nothing to reduce, so a validation loop calls the bare module.
         self.ddp = wrap(self.raw, config, context) if config.ddp.enabled and config.mode == "train" else None
         self.module: Any = self.ddp if self.ddp is not None else self.raw
         if config.compile != "off":
@@ -43,17 +43,17 @@ class Replica:
 
     @property
     def flops_per_sample(self) -> int:
-        """Model FLOPs of one sample in a step: forward and backward, or the forward third of them."""
+        """Model FLOPs of one sample in a step: forward and backward, or a third of them for forward only."""
         flops = self.model.flops_per_sample
         return flops if self._config.mode == "train" else flops // 3
 
     def begin_step(self) -> None:
-        """Say that a step begins: outputs of the last one may be overwritten by CUDA graphs."""
+        """Begin a step: CUDA graphs may overwrite the outputs of the last one."""
         if self._graphs:
             torch.compiler.cudagraph_mark_step_begin()
 
     def to_device(self, tensor: Tensor) -> Tensor:
-        """Copy `tensor` to the device; images get the model's memory format there."""
+        """Copy `tensor` to the device; images get the memory format of the model."""
         tensor = tensor.to(self._device, non_blocking=self._config.data.non_blocking)
         return tensor.contiguous(memory_format=self._format) if tensor.dim() == 4 else tensor
 
@@ -64,7 +64,7 @@ class Replica:
 
 
 def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> DistributedDataParallel:
-    """Put `module` into DistributedDataParallel with the levers of `config.ddp`."""
+    """Wrap `module` in DistributedDataParallel with the options of `config.ddp`."""
     ddp = config.ddp
     wrapped = DistributedDataParallel(
         module,
@@ -79,7 +79,7 @@ def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> Distribu
         state = powerSGD_hook.PowerSGDState(
             process_group=None,
             matrix_approximation_rank=ddp.powersgd_rank,
-            start_powerSGD_iter=2,  # the earliest; the default of 1000 is beyond any measured step
+            start_powerSGD_iter=2,  # the earliest; the default of 1000 comes after all measured steps
         )
         wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
     elif ddp.comm_hook != "none":
@@ -89,23 +89,23 @@ def wrap(module: nn.Module, config: RunConfig, context: RankContext) -> Distribu
 
 
 def bucket_bytes(ddp: DistributedDataParallel) -> list[int] | None:
-    """Return the sizes of DDP's buckets in the order in which they are reduced; None before they are final."""
+    """Return the sizes of DDP's buckets in the order of reduction; None before they are final."""
     said = str(ddp._get_ddp_logging_data().get("rebuilt_bucket_sizes", ""))
     return [int(size) for size in said.split(",")] if re.fullmatch(r"\s*\d+(?:,\s*\d+)*\s*", said) else None
 
 
 def compiled(module: nn.Module, config: RunConfig) -> Any:
-    """Compile `module`, which DDP wraps already: so the graph is split at the buckets and the overlap is kept."""
+    """Compile `module` after DDP has wrapped it, so that the graph is split at the buckets and overlap is kept."""
     # A graph with recomputed activations cannot be split; then all gradients meet at the end of the backward pass.
     torch._dynamo.config.optimize_ddp = not config.model.activation_checkpointing
-    for name in ("ctx_manager", "torch"):  # that DDP's own ranges vanish in compiled code is no news to the user
+    for name in ("ctx_manager", "torch"):  # hide warnings that compiled code drops the ranges of DDP
         logger = logging.getLogger(f"torch._dynamo.variables.{name}")
         logger.addFilter(lambda record: "will be ignored" not in record.getMessage())
     return torch.compile(module, mode=None if config.compile == "default" else config.compile)
 
 
 def _without_broadcasts(config: DdpConfig) -> dict[str, Any]:
-    """Return the argument that stops the buffers' broadcasts, by the name that this torch has for it."""
+    """Return the argument that disables broadcasts of buffers, under its name in this version of torch."""
     if config.broadcast_buffers:
         return {}
     names = inspect.signature(DistributedDataParallel.__init__).parameters
@@ -113,13 +113,13 @@ def _without_broadcasts(config: DdpConfig) -> dict[str, Any]:
 
 
 def set_arithmetic(config: RunConfig) -> None:
-    """Choose how fp32 products are computed, and let cuDNN choose its convolutions by trial.
+    """Set the arithmetic of fp32 products, and let cuDNN choose its convolutions by benchmark.
 
-    cudnn.benchmark is on, as in any tuned job with fixed shapes; its trials fall into the first, unmeasured steps.
+    cudnn.benchmark is on, as in any tuned job with fixed shapes; it runs in the first steps, which are not measured.
     """
     tf32 = config.precision.name == "tf32"
     with warnings.catch_warnings():
-        # Some releases announce a newer switch, whose use breaks torch.compile in the same releases.
+        # Some releases recommend a newer setting, which breaks torch.compile in the same releases.
         warnings.filterwarnings("ignore", message="Please use the new API settings to control TF32")
         torch.backends.cuda.matmul.allow_tf32 = tf32
         torch.backends.cudnn.allow_tf32 = tf32

@@ -1,4 +1,4 @@
-"""The training step of one rank: its replica of the model and the optimizer, and one call that does a step."""
+"""The training step of one rank: its replica of the model, the optimizer, and a method that does one step."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -17,7 +17,7 @@ from rankscope.harness.reference.replica import Replica
 
 
 class Trainer:
-    """Trains the replica of one rank: owns its optimizer and scaler."""
+    """Trains the replica of one rank, with its optimizer and scaler."""
 
     def __init__(self, config: RunConfig, context: RankContext, replica: Replica) -> None:
         self._config = config
@@ -26,7 +26,7 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(context.device.type, enabled=config.precision.name == "fp16")
 
     def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
-        """Do one optimizer step over all its micro-steps; gradients meet in the last one."""
+        """Do one optimizer step over all its micro-steps; gradients are reduced in the last one."""
         count = self._config.gradient_accumulation
         losses: list[Tensor] = []
         replica = self._replica
@@ -48,7 +48,7 @@ class Trainer:
                         loss = replica.model.loss(replica.module(inputs), targets)
                 faults.act("after_forward", loss)
                 if read_loss:
-                    losses.append(loss.detach().clone())  # a CUDA graph's output is overwritten by the next replay
+                    losses.append(loss.detach().clone())  # the next replay of a CUDA graph overwrites its output
                 with ranges.backward:
                     self.scaler.scale(loss / count if count > 1 else loss).backward()
             faults.act("after_backward")
@@ -65,7 +65,7 @@ class Trainer:
 
 
 def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:
-    """Build AdamW, or SGD with momentum 0.9, in the implementation asked for."""
+    """Build AdamW, or SGD with momentum 0.9, in the configured implementation."""
     options: dict[str, Any] = {
         "lr": config.lr,
         "weight_decay": config.weight_decay,

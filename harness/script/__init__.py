@@ -1,1 +1,1 @@
-"""A user's own script as the job."""
+"""Runs a user's script as the job."""

@@ -1,7 +1,7 @@
-"""A stand-in for the torch.profiler that a script brings along: it records nothing, and its `step()` marks the steps.
+"""Replaces a script's own torch.profiler by one that records nothing and whose `step()` marks the steps.
 
-Only one profiler can record in a process, and the plain pass must have none. So the script's own is left idle while
-rankscope records; what it would have written is not.
+Only one profiler can record in a process, and the plain pass must have none. So the script's profiler is idle while
+rankscope records, and writes nothing.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from torch.profiler import profile
 
 
 class IdleProfile(profile):
-    """torch.profiler.profile without its recording; `started` and `stepped` are told of its life."""
+    """torch.profiler.profile without recording; calls `started` and `stepped` instead."""
 
     started: ClassVar[Callable[[bool], None]]
     stepped: ClassVar[Callable[[], None]]
@@ -23,27 +23,23 @@ class IdleProfile(profile):
         super().__init__()
 
     def start(self) -> None:
-        """Record nothing."""
+        """Record nothing, and report whether the script set a schedule."""
         type(self).started(self._scheduled)
 
-    def stop(self) -> None:
-        """Nothing was recorded."""
+    def stop(self) -> None: ...
 
     def step(self) -> None:
-        """A step ends."""
         self.step_num += 1
         type(self).stepped()
 
     def key_averages(self, *args: Any, **kwargs: Any) -> Any:
-        """Return no events."""
         return EventList([])
 
     def events(self) -> Any:
-        """Return no events."""
         return EventList([])
 
     def _nothing(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: there is nothing to write, and the metadata of our own trace are ours."""
+        """Do nothing: there is nothing to write, and our own trace must not get the script's metadata."""
 
 
 for _name in (
@@ -54,6 +50,6 @@ for _name in (
 
 
 def install(started: Callable[[bool], None], stepped: Callable[[], None]) -> None:
-    """Put the stand-in where scripts find torch.profiler."""
+    """Put the replacement where scripts find torch.profiler."""
     IdleProfile.started, IdleProfile.stepped = staticmethod(started), staticmethod(stepped)
     torch.profiler.profile = torch.profiler.profiler.profile = IdleProfile  # type: ignore[misc]

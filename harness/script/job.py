@@ -1,9 +1,8 @@
-"""A script of the user's as the job of one rank: run as `python train.py ...` would, and recorded from its marks.
+"""A user's script as the job of one rank: runs it as `python train.py ...` would, and records its steps.
 
-A step ends where `Recorder.step()` says so, else at the script's own `prof.step()`, else after a step of its
-optimizer, else, without an optimizer, where the loader is asked for a batch. What comes before the first such mark is
-not recorded.
-When a pass has what it needs the script is ended as by `sys.exit(0)`, unless `run_on` is set.
+A step ends at `Recorder.step()`. Without a Recorder it ends at the script's own `prof.step()`, otherwise after a step
+of its optimizer, otherwise (without an optimizer) when the loader is asked for a batch. Anything before the first such
+mark is not recorded. When a pass is complete, the script ends as by `sys.exit(0)`, unless `run_on` is set.
 """
 
 import logging
@@ -28,15 +27,15 @@ log = logging.getLogger(__name__)
 
 
 class RecordingError(RuntimeError):
-    """The script gave nothing to record; the message says what to do."""
+    """The script had no steps to record; the message says what to do."""
 
 
 class Recorded(SystemExit):
-    """Everything is recorded: the script ends here, with exit status 0."""
+    """Ends the script with exit status 0, because everything is recorded."""
 
 
 class ScriptJob(Observer):
-    """The script's steps as they are recorded; told by `Marks` and by `Recorder`."""
+    """Records the steps of the script, which `Marks` and `Recorder` report."""
 
     def __init__(self, recording: Recording, progress: Progress) -> None:
         super().__init__()
@@ -44,13 +43,12 @@ class ScriptJob(Observer):
         self.recorder = False  # whether the script has a Recorder
         self._recording = recording
         self._progress = progress
-        self._profiles = False  # whether it has a profiler of its own with a schedule
+        self._profiles = False  # whether the script has its own profiler with a schedule
         self._steps: Steps | None = None
-        self._step = 0  # the one that is open
-        self._samples: list[int | None] = []  # of each step
+        self._step = 0  # the open step
+        self._samples: list[int | None] = []  # per step
 
     def install(self) -> None:
-        """Listen to the script."""
         self.marks.install()
         install_idle_profiler(self._profiler_started, lambda: self.mark("profiler"))
         if self._recording.kind == "nsys":
@@ -58,10 +56,10 @@ class ScriptJob(Observer):
 
     def _profiler_started(self, scheduled: bool) -> None:
         self._profiles = self._profiles or scheduled
-        self.note("the script's own torch.profiler is left idle while rankscope records; it writes nothing")
+        self.note("the script's own torch.profiler is idle while rankscope records, and writes nothing")
 
     def note(self, text: str) -> None:
-        """Keep one line that the analysis shows."""
+        """Add a line that the analysis shows, once."""
         notes = self._recording.info.setdefault("notes", [])
         if text not in notes:
             notes.append(text)
@@ -69,7 +67,7 @@ class ScriptJob(Observer):
 
     @property
     def source(self) -> Source:
-        """Whose marks end the steps, as far as it is known by now."""
+        """The source whose marks end the steps, as far as it is known."""
         chosen = self._recording.config.steps_from
         if chosen != "auto":
             return chosen
@@ -102,7 +100,7 @@ class ScriptJob(Observer):
             raise Recorded(0)
 
     def begin(self) -> None:
-        """Begin step 0, all ranks together; once."""
+        """Begin step 0, all ranks together; later calls do nothing."""
         if self._steps is not None or self.done:
             return
         context, problem = of_script(self._recording.config.launch.timeout_s)
@@ -120,7 +118,7 @@ class ScriptJob(Observer):
     # --- its end -------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """The script has ended by itself; raises `RecordingError` where that was too early."""
+        """Finish after the script has ended by itself; raises `RecordingError` if it ended too early."""
         steps, name = self._steps, self._recording.config.script
         if self.done:
             return
@@ -138,18 +136,18 @@ class ScriptJob(Observer):
         needed = len(steps.plan)
         if not counted:
             raise RecordingError(
-                f"{name} ended after {self._step} steps, all of them warm-up: this pass wants {needed}; lower "
+                f"{name} ended after {self._step} steps, all of them warm-up: this pass needs {needed}; reduce "
                 "warmup_steps, profile.wait or profile.warmup, or let it run longer"
             )
         self.note(f"the script ended after {self._step} of {needed} steps ({len(counted)} counted)")
 
     def abort(self) -> None:
-        """The script has failed: keep what there is."""
+        """Keep what is recorded after the script has failed."""
         if self._steps is not None and not self.done:
             self._steps.abort()
 
     def _complete(self, steps: Steps) -> None:
-        """Write down what was counted; all ranks together."""
+        """Write what was counted; all ranks together."""
         self.done = True
         self.ranges = None
         info = self._recording.info
@@ -161,7 +159,7 @@ class ScriptJob(Observer):
                 f"{len(self.marks.optimizers)} optimizers ({', '.join(sorted(kinds))}): a step is one of the first"
             )
         if self.marks.skipped:
-            self.note(f"the GradScaler left out {self.marks.skipped} optimizer steps; they count as steps")
+            self.note(f"the GradScaler skipped {self.marks.skipped} optimizer steps; they count as steps")
         if not steps.context.cuda and dist.is_initialized() and "nccl" in str(dist.get_backend()):
             self.note("the device was first used after the first step: device times are null")
         self._recording.end()
@@ -173,7 +171,7 @@ _current: ScriptJob | None = None
 
 
 def current() -> ScriptJob | None:
-    """Return the job of this process, None where rankscope did not start it."""
+    """Return the job of this process, or None if rankscope did not start it."""
     return _current
 
 

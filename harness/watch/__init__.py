@@ -1,1 +1,1 @@
-"""The work of a `Monitor`."""
+"""What a `Monitor` does with the steps of a long run: exchange, judge, log, trace."""

@@ -1,8 +1,9 @@
-"""The ranks' own numbers, given to every rank every few steps, without holding the loop up.
+"""Gives every rank the step times of all ranks, every few steps, without holding up the loop.
 
-A block holds the parts of `every` steps. A rank sends it once its device is past these steps and looks at what came
-later, when it is there. Blocks are taken in order, so all ranks see the same sequence. A rank that stops says so by
-blocks of NaN, of which every rank then sends as many as any of them may have begun: nothing stays under way.
+A block holds the parts of `every` steps. A rank sends it when its device has completed these steps, and reads the
+gathered blocks later, when they have arrived. Blocks are taken in order, so all ranks see the same sequence. A rank
+that stops sends NaN blocks. Every rank then sends as many as the most advanced rank may have started, so that no gather
+stays pending.
 """
 
 import time
@@ -23,55 +24,67 @@ class RankGone(RuntimeError):
 
 
 class Exchange:
-    """Gathers blocks (steps x parts of this rank) into blocks (steps x ranks x parts)."""
+    """Gathers blocks (steps x parts of this rank) into blocks (steps x ranks x parts).
+
+    `shape` is that of one rank's block. `lead` is how many blocks a rank may be ahead of a block that it has not seen.
+    """
 
     def __init__(self, control: Control | None, shape: tuple[int, int], lead: int) -> None:
         self._control = control
-        self._shape = shape  # of a block: steps, parts
-        self._lead = lead  # how many blocks a rank may be ahead of one that it has not seen
+        self._shape = shape
+        self._lead = lead
         self._sent = self._seen = 0
-        self._under_way: deque[tuple[int, list[torch.Tensor], dist.Work | None]] = deque()
+        self._block: list[list[float]] = []
+        self.first = 0  # step with which the unfinished block begins
+        self._pending: deque[tuple[int, list[torch.Tensor], dist.Work | None]] = deque()
 
-    def send(self, first: int, block: Values) -> None:
-        """Give the block of the steps from `first` on to all ranks."""
+    def add(self, parts: list[float]) -> None:
+        """Add the parts of this rank's next step; sends the block when it is full."""
+        self._block.append(parts)
+        if len(self._block) == self._shape[0]:
+            self._send(self.first, np.array(self._block))
+            self.first += self._shape[0]
+            self._block = []
+
+    def _send(self, first: int, block: Values) -> None:
         self._sent += 1
         values = torch.from_numpy(block)
         if self._control is None:
-            self._under_way.append((first, [values], None))
+            self._pending.append((first, [values], None))
             return
         gathered, work = self._control.gather_later(values)
-        self._under_way.append((first, gathered, work))
+        self._pending.append((first, gathered, work))
 
     def receive(self, until: int = -1) -> list[tuple[int, Values]]:
-        """Return the blocks that are there by now; those that begin at or before the step `until` are waited for."""
+        """Return the blocks that have arrived, with their first steps; waits for blocks that begin up to `until`."""
         found = []
-        while self._under_way:
-            first, gathered, work = self._under_way[0]
+        while self._pending:
+            first, gathered, work = self._pending[0]
             if work is not None:
                 if first > until and not work.is_completed():
                     break
-                work.wait()  # raises where another rank has gone
-            self._under_way.popleft()
+                work.wait()  # raises if another rank has gone
+            self._pending.popleft()
             block = np.stack([values.numpy() for values in gathered], axis=1)
             self._seen += 1
             if np.isnan(block).any():
-                self._say_nothing(self._seen - 1)
+                self._send_nothing_after(self._seen - 1)
                 raise RankGone("another rank has stopped watching")
             found.append((first, block))
         return found
 
     def stop(self) -> None:
-        """Say that this rank sends nothing more, and wait for nobody: the training goes on."""
-        self._say_nothing(self._sent)
+        """Tell the other ranks that this one sends nothing more. Waits for none of them: the training goes on."""
+        self._send_nothing_after(self._sent)
 
-    def _say_nothing(self, block: int) -> None:
+    def _send_nothing_after(self, block: int) -> None:
         while self._control is not None and self._sent <= block + self._lead:
-            self.send(-1, np.full(self._shape, np.nan))
+            self._send(-1, np.full(self._shape, np.nan))
 
     def drain(self, timeout_s: float) -> list[tuple[int, Values]]:
-        """Return the blocks that come within a time; the rest is given up."""
+        """Return the blocks that arrive within a time; gives up on the others."""
         deadline, found = time.monotonic() + timeout_s, self.receive()
-        while self._under_way and time.monotonic() < deadline:
+        while self._pending and time.monotonic() < deadline:
             time.sleep(_POLL_S)
             found += self.receive()
         return found

@@ -1,7 +1,7 @@
-"""What a watched run says of itself: which rank is late and why, and whether the speed has changed.
+"""Judges a watched run: which rank is late and why, and whether the speed has changed.
 
-Comes in: for each step the parts of every rank (`PARTS`, ns). Goes out: `Event`s. Every rank is given the same numbers,
-so every rank comes to the same events. The definitions are those of docs/monitor.md.
+In: the parts of every step and rank (`PARTS`, ns). Out: `Event`s. Every rank gets the same numbers, so every rank finds
+the same events. docs/monitor.md has the definitions.
 """
 
 from collections import deque
@@ -14,14 +14,14 @@ from rankscope.harness.watch.exact_tests import Values, fisher, u_statistic, u_t
 
 PARTS = ("step", "data", "copy", "forward", "backward", "optimizer")
 CAUSES = ("data", "copy", "compute", "host")
-LATE = 0.05  # of the median step, from which on a rank counts as late
-JUDGED, REFERENCE = 10, 100  # steps that are judged, and that they are compared with
-SPEED = 40  # steps whose speed is compared with `REFERENCE`: a shorter hitch is none of its business
+LATE = 0.05  # share of the median step from which a rank counts as late
+JUDGED, REFERENCE = 10, 100  # steps that are judged, and steps that they are compared with
+SPEED = 40  # steps whose speed is compared with `REFERENCE`; shorter disturbances are ignored
 _TWO_THIRDS = 2 / 3
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that was noticed after step `step`; `since` is the first step that shows it."""
+    """Something found after step `step`; `since` is the first step that shows it."""
 
     event: str  # late_rank, recovered, speed_changed
     step: int
@@ -34,7 +34,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     after_ms: float | None = None
 
     def text(self) -> str:
-        """Return the event as one line."""
         if self.event == "late_rank":
             return (
                 f"step {self.step}: rank {self.rank} is late by {self.lateness_ms:.2f} ms a step since step "
@@ -49,15 +48,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the event as it stands in events.jsonl."""
         return {key: value for key, value in msgspec.to_builtins(self).items() if value not in (None, {})}
 
 
 def own_parts(parts: Values) -> Values:
-    """Return what each rank's own time went to (steps x ranks x `CAUSES`, ns) from steps x ranks x `PARTS`.
+    """Return each rank's own time by cause (steps x ranks x `CAUSES`, ns) from its parts (steps x ranks x `PARTS`).
 
-    The backward pass is left out: it ends when the last rank's gradients are there. What is in no range is waiting for
-    data as far as that lasted, else the host.
+    The backward pass is left out, because it ends only when the gradients of the last rank have arrived. Time outside
+    of all ranges counts as waiting for data, up to the measured wait; the rest counts as host time.
     """
     step, data, copy, forward, backward, optimizer = np.moveaxis(parts, -1, 0)
     outside = np.maximum(step - copy - forward - backward - optimizer, 0)
@@ -66,11 +64,11 @@ def own_parts(parts: Values) -> Values:
 
 
 class LateRank:
-    """Names a rank that is late in more than half of the last `JUDGED` steps, when that is no chance.
+    """Names a rank that is late in more than half of the last `JUDGED` steps, if that is significant.
 
-    Lateness of a rank in a step: its own parts minus the median of the other ranks', summed. With `alpha` the chance of
-    a false alarm in one judgement, if steps are exchangeable. A rank that was late all along is named after `REFERENCE`
-    steps.
+    The lateness of a rank in a step is the sum of its own parts minus the median of the other ranks' parts. `alpha` is
+    the probability of a false alarm in one judgement, if steps are exchangeable. A rank that was late from the start is
+    named after `REFERENCE` steps.
     """
 
     def __init__(self, ranks: int, alpha: float, late: float = LATE) -> None:
@@ -81,7 +79,7 @@ class LateRank:
         self.named: int | None = None
 
     def add(self, first: int, parts: Values) -> list[Event]:
-        """Take the steps from `first` on (steps x ranks x `PARTS`, ns); returns what is new."""
+        """Add the steps from `first` on (steps x ranks x `PARTS`, ns); returns new events."""
         if self._ranks < 2:
             return []
         own = own_parts(parts)
@@ -90,11 +88,11 @@ class LateRank:
         return self._judge(first + len(parts) - 1)
 
     def reset(self) -> None:
-        """Forget the steps so far: what follows is not to be compared with them."""
+        """Forget the steps so far, so that later steps are not compared with them."""
         self._steps.clear()
 
     def _late_in(self, parts: Values, own: Values) -> tuple[int, Values]:
-        """Return the late rank of one step, -1 for none, and its excess by cause."""
+        """Return the late rank of one step (-1 for none) and its excess by cause."""
         excess = np.stack([own[r] - np.median(np.delete(own, r, 0), axis=0) for r in range(self._ranks)])
         rank = int(excess.sum(axis=1).argmax())
         enough = excess[rank].sum() >= self._late * np.median(parts[:, 0])
@@ -139,10 +137,10 @@ class LateRank:
 
 
 class Speed:
-    """Finds a change of the step time: the last `SPEED` steps against those just before, and against the first ones.
+    """Finds a change of the step time: compares the last `SPEED` steps with those just before, and with the first ones.
 
-    A change is said when a two-sided Mann-Whitney test, exact at `alpha` over both comparisons, finds one and the
-    medians differ by `least` or more. Afterwards the new speed is what later steps are compared with.
+    A change is reported if a two-sided Mann-Whitney test, exact at `alpha` over both comparisons, finds one and the
+    medians differ by `least` or more. Later steps are compared with the new speed.
     """
 
     def __init__(self, alpha: float, least: float = LATE) -> None:
@@ -152,12 +150,12 @@ class Speed:
         self._last: deque[tuple[int, float]] = deque(maxlen=SPEED + REFERENCE)
 
     def reset(self) -> None:
-        """Forget the steps so far: what follows is not to be compared with them."""
+        """Forget the steps so far, so that later steps are not compared with them."""
         self._first.clear()
         self._last.clear()
 
     def add(self, first: int, step_ns: Values) -> list[Event]:
-        """Take the times of the steps from `first` on (ns); returns the change, if there is one."""
+        """Add the times of the steps from `first` on (ns); returns the change, if there is one."""
         for index, value in enumerate(step_ns.tolist()):
             self._last.append((first + index, value))
             if len(self._first) < REFERENCE:
@@ -172,7 +170,7 @@ class Speed:
             if abs(after / before - 1) < self._least or max(u, SPEED * REFERENCE - u) < self._threshold:
                 continue
             nearer = np.abs(values - after) < np.abs(values - before)
-            split = int(np.argmax(np.cumsum(np.where(nearer, 1, -1)[::-1])[::-1]))  # the best one into two
+            split = int(np.argmax(np.cumsum(np.where(nearer, 1, -1)[::-1])[::-1]))  # the best split into two speeds
             now, since = self._last[-1][0], self._last[split][0]
             ms = [round(value * 1e-6, 4) for value in (before, float(np.median(values[split:])))]
             self.reset()

@@ -1,22 +1,19 @@
-"""Keeps the log readable where a machine is unsteady: so many events that each says little are counted, not told.
-
-Steps and the texts of events in; what is to be logged out. The files have every event all the same.
-"""
+"""Rate-limits log lines: when events come too often to be informative, they go to events.jsonl only."""
 
 from collections import deque
 
-MOST, STEPS = 10, 1_000  # events told in so many steps
+MOST, STEPS = 10, 1_000  # at most this many events are logged within this many steps
 
 
-class Voice:
-    """Tells events until there are more than `MOST` in `STEPS` steps, and again when there are half as many."""
+class LogLimit:
+    """Stops logging at more than `MOST` events in `STEPS` steps, and starts again at half as many."""
 
     def __init__(self) -> None:
         self._steps: deque[int] = deque()
         self._silent = False
 
     def lines(self, step: int, text: str) -> list[str]:
-        """Return what the log shall say of an event at a step: its text, once why there is no more, or nothing."""
+        """Return the log lines for an event at a step: its text, or once the reason for the silence, or nothing."""
         while self._steps and self._steps[0] <= step - STEPS:
             self._steps.popleft()
         self._steps.append(step)
@@ -28,6 +25,6 @@ class Voice:
             return [text]
         self._silent = True
         return [
-            f"step {step}: more than {MOST} events in {STEPS:,} steps: this job's speed wanders; until that ends they "
-            "are written to events.jsonl only"
+            f"step {step}: more than {MOST} events in {STEPS:,} steps: the speed of this job is unsteady; until that "
+            "ends, events are written to events.jsonl only"
         ]

@@ -1,13 +1,15 @@
-"""Where a watched run's numbers go: JSON lines that survive a crash, Parquet, TensorBoard, Prometheus.
+"""Where the numbers of a watched run go: JSON lines that survive a crash, Parquet, TensorBoard, Prometheus.
 
-Every line is handed to the system when it is known, in one write: what a process has written stays when it is killed.
-Only a crash of the machine can lose the last seconds.
+Every line is handed to the system at once, in one write, so it stays if the process is killed. Only a crash of the
+machine can lose the last seconds.
 """
 
+import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -17,7 +19,9 @@ import pyarrow.parquet as pq
 from rankscope.conf.contract import RANGES
 from rankscope.conf.files import replacing
 from rankscope.conf.monitor_dir import MonitorRankDir
+from rankscope.harness.record.recording import one_line
 
+log = logging.getLogger("rankscope.monitor")
 SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
@@ -33,24 +37,22 @@ SCHEMA = pa.schema(
 
 
 class Lines:
-    """A file of JSON lines; a line is written whole, at once."""
+    """A file of JSON lines; each call appends complete lines in one write."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
 
     def write(self, *values: Any) -> None:
-        """Append values, each as a line."""
         if values:
             os.write(self._file, b"".join(msgspec.json.encode(value) + b"\n" for value in values))
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 
 class StepFiles:
-    """The steps of one rank as parts: lines while a part grows, Parquet once it is full."""
+    """The steps of one rank in parts: JSON lines while a part grows, Parquet once it is full."""
 
     def __init__(self, folder: MonitorRankDir, part_steps: int) -> None:
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -61,7 +63,6 @@ class StepFiles:
         self._packing: threading.Thread | None = None
 
     def write(self, rows: list[dict[str, Any]]) -> None:
-        """Append steps."""
         if not rows:
             return
         if self._lines is None:
@@ -77,11 +78,11 @@ class StepFiles:
             self._packing.join()
         if self._lines is not None:
             self._lines.close()
-            pack(self._lines.path)  # not in a thread: at the end of the interpreter none can be started
+            pack(self._lines.path)  # not in a thread: none can be started while the interpreter ends
             self._lines = None
 
     def _end_part(self) -> None:
-        assert self._lines is not None  # it has just been written to
+        assert self._lines is not None  # `write` has just used it
         self._lines.close()
         if self._packing is not None:
             self._packing.join()
@@ -91,7 +92,7 @@ class StepFiles:
 
 
 def pack(path: Path) -> None:
-    """Turn lines into Parquet; the lines go when it is whole."""
+    """Turn JSON lines into Parquet; removes the lines once the Parquet file is complete."""
     options = pyarrow.json.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="ignore")
     table = pyarrow.json.read_json(path, parse_options=options)
     with replacing(path.with_suffix(".parquet")) as temporary:
@@ -99,34 +100,41 @@ def pack(path: Path) -> None:
     path.unlink()
 
 
+class Sink(Protocol):
+    """A further place for statistics and events."""
+
+    def stats(self, stats: dict[str, Any]) -> None: ...
+
+    def event(self, event: dict[str, Any], text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class TensorBoard:
     """The statistics as scalars, by step."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        from tensorboardX import SummaryWriter
+        from tensorboardX import SummaryWriter  # an extra
 
         self._writer = SummaryWriter(str(folder / f"rank{rank}"))
 
     def stats(self, stats: dict[str, Any]) -> None:
-        """Write one line of statistics."""
         for name, value in stats.items():
             if name != "step" and value is not None:
                 self._writer.add_scalar(f"monitor/{name}", value, stats["step"])
 
     def event(self, event: dict[str, Any], text: str) -> None:
-        """Write what was noticed."""
         self._writer.add_text(f"monitor/{event['event']}", text, event["step"])
 
     def close(self) -> None:
-        """Write what is buffered."""
         self._writer.close()
 
 
 class Prometheus:
-    """The statistics as metrics on a port, this rank's in a label."""
+    """The statistics as metrics on a port, with this rank as a label."""
 
     def __init__(self, port: int, rank: int) -> None:
-        from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+        from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server  # an extra
 
         registry = CollectorRegistry()
         self._rank = str(rank)
@@ -144,23 +152,37 @@ class Prometheus:
         }
         self._late = Gauge("rankscope_late_rank", "The rank that is late, -1 for none", registry=registry)
         self._late.set(-1)
-        self._events = Counter("rankscope_events", "What was noticed", ["event"], registry=registry)
+        self._events = Counter("rankscope_events", "Events of the monitor", ["event"], registry=registry)
         self._server, self._thread = start_http_server(port, registry=registry)
 
     def stats(self, stats: dict[str, Any]) -> None:
-        """Show one line of statistics."""
         for name, gauge in self._gauges.items():
             if stats.get(name) is not None:
                 gauge.labels(self._rank).set(stats[name])
 
     def event(self, event: dict[str, Any], text: str) -> None:
-        """Count what was noticed."""
         self._events.labels(event["event"]).inc()
         if event["event"] in ("late_rank", "recovered"):
             self._late.set(event["rank"] if event["event"] == "late_rank" else -1)
 
     def close(self) -> None:
-        """Give the port back."""
+        """Free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def open_sinks(tensorboard: Path | None, port: int | None, rank: int) -> list[Sink]:
+    """Open the sinks that are asked for; one that cannot be opened is only logged."""
+    makers: list[Callable[[], Sink]] = []
+    if tensorboard is not None:
+        makers.append(lambda: TensorBoard(tensorboard, rank))
+    if port is not None:
+        makers.append(lambda: Prometheus(port, rank))
+    sinks: list[Sink] = []
+    for make in makers:
+        try:
+            sinks.append(make())
+        except (OSError, ImportError) as error:  # such as a port in use, or a missing package
+            log.warning("rankscope: %s", one_line(error))
+    return sinks

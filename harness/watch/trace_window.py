@@ -1,4 +1,4 @@
-"""A window of torch.profiler in a watched run, on all ranks at the same steps; `rankscope analyze` reads its folder."""
+"""Windows of torch.profiler in a watched run, at the same steps on all ranks; `rankscope analyze` reads them."""
 
 import json
 from typing import Any
@@ -11,12 +11,61 @@ from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.torch_profiler import StepProfiler
+from rankscope.harness.script import job as script
+from rankscope.harness.watch.judge import REFERENCE
 
-WARMUP = 2  # steps between the start of the profiler and the first that is kept
+WARMUP = 2  # steps between the start of the profiler and the first step that is kept
+
+
+class Windows:
+    """Decides when windows open, and knows which steps they hold.
+
+    It is given the same events at the same blocks on every rank, so all ranks decide the same.
+    """
+
+    def __init__(self, steps: int, most: int) -> None:
+        self._steps = steps
+        self._left = most if steps > 0 else 0
+        self._free_from = 0  # first step of a block that may open another window
+        self._opens: int | None = None  # the step before which a window opens
+        self._window: TraceWindow | None = None
+        self._first = self._last = -1  # steps of the last window; while it is open, its end is a guess
+
+    def plan(self, first: int, opens: int) -> None:
+        """Let a window open before the step `opens`, because of an event in the block that begins at `first`."""
+        # under `rankscope run` the process has its own torch.profiler
+        if self._left and first >= self._free_from and script.current() is None:
+            self._opens = opens
+            self._free_from = opens + WARMUP + self._steps
+            self._left -= 1
+
+    def opens_before(self, step: int) -> bool:
+        return self._opens == step
+
+    def holds(self, step: int) -> bool:
+        return self._first <= step <= self._last
+
+    def disturbs(self, first: int, last: int) -> bool:
+        """Whether any of the steps from `first` to `last` is in a window or follows one."""
+        return first <= self._last + 1 and last >= self._first >= 0
+
+    def open(self, context: RankContext, folder: PassDir, ranges: Ranges, info: dict[str, Any], step: int) -> None:
+        """Open a window whose first step is `step`."""
+        self._opens = None
+        self._first, self._last = step, step + self._steps + REFERENCE
+        self._window = TraceWindow(context, folder, self._steps, ranges, info, step)
+
+    def end_step(self, timer: StepTimer, step: int) -> None:
+        if self._window is not None and self._window.step(timer):
+            self._window, self._last = None, step
+
+    def abort(self) -> None:
+        if self._window is not None:
+            self._window.abort()
 
 
 class TraceWindow:
-    """Open from its making until `step` returns True; the trace's steps are numbered from `WARMUP` on."""
+    """Open from its creation until `step` returns True; the steps of the trace are numbered from `WARMUP` on."""
 
     def __init__(
         self, context: RankContext, folder: PassDir, steps: int, ranges: Ranges, info: dict[str, Any], first: int
@@ -34,7 +83,6 @@ class TraceWindow:
             {"rankscope_rank": context.rank, "rankscope_host": context.host, "rankscope_boot_id": context.boot_id},
         )
         self._step = 0
-        self._last = WARMUP + steps - 1
         ranges.annotate(True)
         self._profiler.start()
 
@@ -55,7 +103,7 @@ class TraceWindow:
         return True
 
     def abort(self) -> None:
-        """Write what the window holds, if it can be."""
+        """Write what the window holds, if possible."""
         self._profiler.abort()
         self._ranges.annotate(False)
 

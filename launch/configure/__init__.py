@@ -1,1 +1,1 @@
-"""Overrides in, validated configurations out."""
+"""From overrides to validated configurations."""

@@ -1,7 +1,7 @@
-"""Overrides as typed on the command line in, a validated `RunConfig` out; the only module that knows Hydra.
+"""Composes a configuration with Hydra: overrides from the command line in, a validated `RunConfig` out.
 
-Hydra's compose API serves better than `hydra.main`: every point of a sweep can be validated before the first starts,
-nothing touches the working folder or the logging, and errors come as exceptions, which become one line here.
+The compose API has advantages over `hydra.main`: every point of a sweep can be validated before the first one starts,
+the working folder and the logging stay as they are, and errors are exceptions, which become one line here.
 """
 
 import difflib
@@ -29,11 +29,11 @@ _LAUNCHER = "hydra.launcher"
 
 
 def compose(overrides: Sequence[str]) -> RunConfig:
-    """Compose and validate one point; raises `ConfigError`, whose message is one line that names the key."""
+    """Compose and validate one point; raises `ConfigError` with one line that names the key."""
     _register_schema()
     with _one_line_errors(), hydra.initialize_config_module(_MODULE, job_name="rankscope", version_base="1.3"):
         groups = _groups()
-        # every group has a default, so there is nothing to add to: +scenario=slow_host is scenario=slow_host
+        # every group has a default, so +scenario=slow_host means the same as scenario=slow_host
         overrides = [item[1:] if item[1:].partition("=")[0] in groups else item for item in overrides]
         for override in OverridesParser.create().parse_overrides(list(overrides)):
             _check(override, groups, keys())
@@ -43,7 +43,7 @@ def compose(overrides: Sequence[str]) -> RunConfig:
 
 
 def submission(overrides: Sequence[str]) -> tuple[SlurmConfig | None, list[str]]:
-    """Split how a run is submitted (`hydra/launcher`, `hydra.launcher.*`) from what is run; None: it runs here."""
+    """Split the overrides into how a run is submitted (`hydra/launcher*`; None: it runs here) and what is run."""
     mine = [item for item in overrides if item.lstrip("+").startswith(("hydra/launcher", f"{_LAUNCHER}."))]
     rest = [item for item in overrides if item not in mine]
     if not mine:
@@ -56,7 +56,7 @@ def submission(overrides: Sequence[str]) -> tuple[SlurmConfig | None, list[str]]
             _check(override, groups, keys(SlurmConfig, f"{_LAUNCHER}."))
         if not any(item.key_or_group == "hydra/launcher" and item.value() == "slurm" for item in parsed):
             if len(mine) > 1 or "basic" not in mine[0]:
-                raise ConfigError(f"{mine[0]}: means something with hydra/launcher=slurm alone")
+                raise ConfigError(f"{mine[0]}: needs hydra/launcher=slurm")
             return None, rest
         chosen = hydra.compose("config", mine, return_hydra_config=True).hydra.launcher
         plain = OmegaConf.to_container(chosen, resolve=True)
@@ -69,14 +69,14 @@ def submission(overrides: Sequence[str]) -> tuple[SlurmConfig | None, list[str]]
 
 
 def option_groups() -> dict[str, list[str]]:
-    """The configuration groups and the options of each."""
+    """Return the configuration groups and the options of each."""
     _register_schema()
     with hydra.initialize_config_module(_MODULE, job_name="rankscope", version_base="1.3"):
         return _groups()
 
 
 def keys(section: Any = RunConfig, prefix: str = "") -> list[str]:
-    """Every key that can be set, dotted, sections included."""
+    """Return every key that can be set, dotted, sections included."""
     found = []
     for field in msgspec.structs.fields(section):
         found.append(prefix + field.name)
@@ -93,23 +93,25 @@ def _register_schema() -> None:
 
 def _groups() -> dict[str, list[str]]:
     loader = GlobalHydra.instance().config_loader()
-    names = [name for name in loader.list_groups("") if name not in ("hydra", "sweep")]  # a sweep is no part of a point
+    names = [
+        name for name in loader.list_groups("") if name not in ("hydra", "sweep")
+    ]  # a sweep is not part of a point
     return {name: loader.get_group_options(name, ObjectType.CONFIG) for name in sorted(names)}
 
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Turn what Hydra raises into a `ConfigError` of one line."""
+    """Turn errors of Hydra into a `ConfigError` with one line."""
     try:
         yield
     except OverrideParseException as error:
-        raise ConfigError(f"{error.override}: cannot be read; write key=value, in quotes if need be") from None
+        raise ConfigError(f"{error.override}: cannot be read; write key=value, with quotes if necessary") from None
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from None
 
 
 def _check(override: Override, groups: dict[str, list[str]], known: Sequence[str]) -> None:
-    """Refuse what Hydra would refuse with a page, or would let pass (`+key` adds any key)."""
+    """Refuse what Hydra refuses with a page of text, or accepts although it is wrong (`+key` adds any key)."""
     key, value = override.key_or_group, override.value()
     if key not in known and key not in groups:
         near = difflib.get_close_matches(key, known, n=1)
@@ -117,7 +119,7 @@ def _check(override: Override, groups: dict[str, list[str]], known: Sequence[str
         raise ConfigError(f"{key}: unknown key; {hint}")
     if override.is_sweep_override():
         raise ConfigError(
-            f"{override.input_line}: several values; a run takes one (a list is written [a,b]), a sweep is run -m"
+            f"{override.input_line}: several values; a run takes one (write a list as [a,b]), for a sweep use run -m"
         )
     if key in groups and isinstance(value, dict):
         raise ConfigError(f"{key}: is a group; name an option ({', '.join(groups[key])}) or set {key}.<key>=...")

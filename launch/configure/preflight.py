@@ -1,4 +1,4 @@
-"""What this machine cannot do, said before anything starts: a valid configuration in, `ConfigError` or nothing."""
+"""Refuses a run that this machine cannot do, before anything starts: a configuration in, `ConfigError` or nothing."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ from rankscope.launch.system.torch_facts import TorchFacts
 
 
 def refuse(config: RunConfig, torch: TorchFacts) -> None:
-    """Raise `ConfigError` with one line if the run cannot work here."""
+    """Raise `ConfigError` with one line if the run cannot work on this machine."""
     _check_started_alone()
     _check_script(config)
     _check_devices(config, torch)
@@ -22,7 +22,7 @@ def refuse(config: RunConfig, torch: TorchFacts) -> None:
 
 
 def refuse_submission(config: RunConfig) -> None:
-    """Raise `ConfigError` if the run cannot be submitted from here; what its nodes cannot do they say themselves."""
+    """Raise `ConfigError` if the run cannot be submitted from here. Its nodes check themselves later."""
     _check_started_alone()
     _check_script(config)
     _check_disk(config)
@@ -51,7 +51,7 @@ def _check_devices(config: RunConfig, torch: TorchFacts) -> None:
         nodes = f" on each of {config.launch.nnodes} nodes" if config.launch.nnodes > 1 else ""
         raise ConfigError(
             f"world_size={config.world_size}: needs {ranks} GPUs{nodes} and this machine has {gpus}; "
-            "one rank takes one GPU; use fewer ranks or device=cpu"
+            "one rank needs one GPU; use fewer ranks or device=cpu"
         )
 
 
@@ -60,12 +60,12 @@ def _check_nodes(config: RunConfig) -> None:
     if nodes > 1 and config.run_dir is None:
         raise ConfigError(
             f"run_dir=null with launch.nnodes={nodes}: the nodes meet in the run folder; "
-            "name a new one that all of them see"
+            "name a new folder that all of them see"
         )
     if nodes > 1 and endpoint.partition(":")[0] in ("localhost", "127.0.0.1", ""):
         raise ConfigError(
             f"launch.nnodes={nodes} with launch.rdzv_endpoint={endpoint}: "
-            "name a host and port that every node reaches, or take auto"
+            "name a host and port that every node reaches, or use auto"
         )
 
 
@@ -88,6 +88,6 @@ def _check_disk(config: RunConfig) -> None:
     free = shutil.disk_usage(target).free // 2**20
     if free < config.launch.min_free_mb:
         raise ConfigError(
-            f"{target}: {free} MiB free, launch.min_free_mb={config.launch.min_free_mb} are wanted; "
+            f"{target}: {free} MiB free, fewer than launch.min_free_mb={config.launch.min_free_mb}; "
             "make room or set runs_dir to another disk"
         )

@@ -1,7 +1,7 @@
-"""Which points a sweep has: overrides with several values in, one validated configuration a point out.
+"""Plans the points of a sweep: overrides with several values in, one validated configuration per point out.
 
-The one-rank baselines that scaling needs are added, once each, shared by the points of one job: one process without
-DDP and DDP with world size 1 at the same batch a rank, and one process at the whole batch where that was fixed.
+Adds the one-rank baselines that scaling needs, once each, shared by all points of a job: one process without DDP and
+DDP with world size 1, both at the same batch size per rank; for a fixed global batch also one process with all of it.
 """
 
 import itertools
@@ -19,14 +19,14 @@ from rankscope.conf.sweep_dir import PointRecord
 from rankscope.launch.configure.compose import compose
 from rankscope.launch.system.environment import usable_cores
 
-_REPEATS = 3  # of the plain pass, unless the user says otherwise
+_REPEATS = 3  # of the plain pass, unless the user sets `repeats`
 _NAMED = "+sweep="
 
 
 def plan(overrides: Sequence[str], cores: int | None = None) -> list[PointRecord]:
-    """Return the points of a sweep, baselines first where they were added; `ConfigError` names what is wrong.
+    """Return the points of a sweep, added baselines first; raises `ConfigError` with one line.
 
-    `cores` are those that a node has for a point; None: those of this machine.
+    `cores` is the number of cores that a node has for a point; None means those of this machine.
     """
     expanded = _same_threads(expand(_with_named(overrides)), usable_cores() if cores is None else cores)
     points = [PointRecord(id="", overrides=chosen) for chosen in expanded]
@@ -43,7 +43,7 @@ def plan(overrides: Sequence[str], cores: int | None = None) -> list[PointRecord
 
 
 def expand(overrides: Sequence[str]) -> list[list[str]]:
-    """Return one list of overrides a combination; the first key named varies slowest."""
+    """Return one list of overrides per combination; the first key varies slowest."""
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
@@ -60,31 +60,31 @@ def expand(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def baselines(config: RunConfig, overrides: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of the one-rank points that this point is to be compared with; none for a one-rank point."""
-    if config.world_size == 1 or config.script is not None:  # a script's own settings decide what it compares with
+    """Return the overrides of the baselines for this point; none for a point with one rank."""
+    if config.world_size == 1 or config.script is not None:  # a script has its own settings for batch and DDP
         return []
     dropped = ("scenario", "name=", "launch.nnodes=")
     kept = [item for item in overrides if not item.lstrip("+").startswith(dropped)]
     batch = config.rank_batch_size
     one = ["world_size=1", f"batch_size={batch}", "global_batch_size=null"]
     found = [[*kept, *one, "ddp=off"], [*kept, *one, "ddp=on"]]
-    if config.global_batch_size is not None:  # strong scaling: the whole batch on one
+    if config.global_batch_size is not None:  # strong scaling: the global batch on one rank
         whole = ["world_size=1", f"batch_size={batch * config.world_size}", "global_batch_size=null"]
         found.append([*kept, *whole, "ddp=off"])
     return found
 
 
 def _same_threads(points: list[list[str]], cores: int) -> list[list[str]]:
-    """Give a rank as many CPU threads in every point: one that has the cores of all ranks is no fair baseline."""
+    """Give a rank the same number of CPU threads in every point: a baseline with the cores of all ranks is not fair."""
     if any(item.startswith("threads=") for item in points[0]):
         return points
     configs = [compose(point) for point in points]
-    ranks = max(config.world_size // config.launch.nnodes for config in configs)  # of a node
+    ranks = max(config.world_size // config.launch.nnodes for config in configs)  # per node
     return [[*point, f"threads={max(1, cores // ranks)}"] for point in points]
 
 
 def _with_named(overrides: Sequence[str]) -> list[str]:
-    """Replace `+sweep=NAME` by the overrides of that sweep; keys that the user set win."""
+    """Replace `+sweep=NAME` by the overrides of that sweep; keys that the user set take precedence."""
     names = [item.removeprefix(_NAMED) for item in overrides if item.startswith(_NAMED)]
     own = [item for item in overrides if not item.startswith(_NAMED)]
     if not names:
@@ -99,7 +99,7 @@ def _with_named(overrides: Sequence[str]) -> list[str]:
 
 
 def _identity(config: RunConfig) -> dict[str, Any]:
-    """What makes two points the same: everything but names, and the batch however it was written."""
+    """Return what two equal points have in common: everything but names, with the batch size per rank."""
     values: dict[str, Any] = msgspec.to_builtins(config)
     for key in ("name", "run_dir", "runs_dir", "batch_size", "global_batch_size"):
         del values[key]

@@ -1,4 +1,4 @@
-"""The text of `rankscope run --help`, made from the schema, so that it cannot fall behind."""
+"""The text of `rankscope run --help`, generated from the schema so that it is never outdated."""
 
 import textwrap
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -12,7 +12,7 @@ from rankscope.launch.configure.compose import option_groups
 _HEAD = """\
 usage: rankscope run [KEY=VALUE | GROUP=OPTION]...
 
-Trains a reference model on N ranks, records every rank, and says where the
+Trains a reference model on N ranks, records every rank, and shows where the
 time of a step goes. Nothing starts before the whole configuration is valid.
 
   rankscope run world_size=2 batch_size=4 device=cpu
@@ -26,18 +26,18 @@ time of a step goes. Nothing starts before the whole configuration is valid.
                   weak, strong, buckets, loader, latency
   --resume SWEEP  run the missing and failed points of a sweep
 
-  hydra/launcher=slurm   a run, or each point of a sweep, as a job of SLURM;
-                         hydra.launcher.* says how it is submitted
+  hydra/launcher=slurm   a run, or each point of a sweep, as a SLURM job;
+                         hydra.launcher.* sets how it is submitted
 
   -h, --help      this text
-  --cfg           print the composed configuration as YAML, start nothing
+  --cfg           print the composed configuration as YAML and start nothing
 
-Exit status: 0 done; 2 refused, or failed with no numbers; 3 partial numbers;
+Exit status: 0 done; 2 refused, or failed without numbers; 3 partial numbers;
 130 or 143 interrupted."""
 
 
 def usage() -> str:
-    """Return the help text; no line is longer than 80 columns."""
+    """Return the help text, at most 80 columns wide."""
     groups = [
         line
         for name, options in option_groups().items()
@@ -79,7 +79,7 @@ def _yaml(value: Any) -> str:
 
 
 def _allowed(hint: Any) -> str:
-    """Describe the values that a key takes, in few words."""
+    """Describe the values that a key accepts, in a few words."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         bounds = [f" {sign} {getattr(meta, key)}" for meta in args[1:] for key, sign in _BOUNDS if _has(meta, key)]

@@ -1,1 +1,1 @@
-"""`rankscope doctor`."""
+"""`rankscope doctor`: what is installed, what is missing and how to get it."""

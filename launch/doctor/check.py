@@ -1,4 +1,4 @@
-"""One line of what `rankscope doctor` found."""
+"""One check of `rankscope doctor`."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the table; `needed` when the main job cannot run without it."""
+    """One row of the table; `needed` means that the main job cannot run without it."""
 
     name: str
     state: Literal["works", "missing", "fails"]

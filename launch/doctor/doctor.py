@@ -1,9 +1,8 @@
-"""`rankscope doctor`: what is installed, what works, what is missing and the words that get it.
+"""`rankscope doctor`: checks what is installed, what works, what is missing, and prints how to get it.
 
-A table (or JSON) out; exit status 0 when the main job can run on this machine, on CPU at least, else 2.
+Out: a table or JSON. The exit status is 0 if the main job can run on this machine, at least on CPU, otherwise 2.
 """
 
-import argparse
 import importlib.metadata
 import json
 import os
@@ -16,11 +15,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from rankscope.conf import command
 from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.launch.doctor import nsys as nsys_doctor
 from rankscope.launch.doctor import slurm as slurm_doctor
@@ -43,24 +44,34 @@ raise SystemExit(0 if value.item() == 2 else 1)
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the checks; returns 0 when the main job can run here, else 2."""
-    parser = argparse.ArgumentParser(prog="rankscope doctor", description=__doc__)
-    parser.add_argument("--json", action="store_true", help="print the checks as JSON")
-    parser.add_argument("--runs-dir", default="runs", help="where runs are to be written (default: runs)")
-    arguments = parser.parse_args(argv)
-    checks = diagnose(Path(arguments.runs_dir))
+@click.command("rankscope doctor")
+@click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
+@click.option("--runs-dir", default="runs", show_default=True, type=click.Path(path_type=Path), help="Where runs go.")
+def doctor(as_json: bool, runs_dir: Path) -> int:
+    """Say what is installed, what works, what is missing and how to get it.
+
+    The exit status is 0 if the main job can run on this machine, at least on CPU, otherwise 2.
+    """
+    checks = diagnose(runs_dir)
     able = all(check.state == "works" for check in checks if check.needed)
-    if arguments.json:
+    if as_json:
         print(json.dumps({"able": able, "checks": msgspec.to_builtins(checks)}, indent=1))
     else:
         _show(checks, able)
     return OK if able else NO_NUMBERS
 
 
+def main(argv: Sequence[str]) -> int:
+    """Print the checks; returns 0 if the main job can run here, otherwise 2."""
+    return command.run_command(doctor, argv, known=(), hint="give another --runs-dir", prefix="rankscope doctor")
+
+
 def diagnose(runs_dir: Path) -> list[Check]:
-    """Run every check; the all-reduce between two ranks takes about 5 s, the question for GPUs as long again,
-    where there is nsys, its proof 10 s, and where there is SLURM, its controller at most 5 s."""
+    """Run every check.
+
+    The all-reduce between two ranks takes about 5 s, finding the GPUs another 5 s, the test of nsys 10 s (if
+    installed), and the controller of SLURM up to 5 s (if installed).
+    """
     facts = torch_facts()
     return [
         _python(),
@@ -110,7 +121,7 @@ def _torch(facts: TorchFacts) -> Check:
 
 
 def _gloo(facts: TorchFacts) -> Check:
-    """Start two ranks with torchrun and have them sum one number."""
+    """Start two ranks with torchrun, which sum one number."""
     name = "2 ranks, gloo all-reduce"
     if facts.version is None or _version("psutil") is None:
         return Check(
@@ -130,8 +141,8 @@ def _gloo(facts: TorchFacts) -> Check:
 
 
 def _all_reduce(folder: Path) -> str | None:
-    """Run the two ranks; returns None, or why they did not come to an end."""
-    from rankscope.launch.system import processes
+    """Run the two ranks; returns the error, or None."""
+    from rankscope.launch.system import processes  # needs psutil, which may be missing
 
     script, log = folder / "all_reduce.py", folder / "log"
     script.write_text(_GLOO)
@@ -145,7 +156,7 @@ def _all_reduce(folder: Path) -> str | None:
     try:
         status = agent.wait(_GLOO_LIMIT_S)
     except subprocess.TimeoutExpired:
-        return f"no end within {_GLOO_LIMIT_S} s"
+        return f"did not end within {_GLOO_LIMIT_S} s"
     finally:
         processes.end(agent, folder, grace_s=5)
     said = [line for line in log.read_text(errors="replace").splitlines() if "Error" in line]
@@ -156,7 +167,7 @@ def _gpus(facts: TorchFacts) -> Check:
     if facts.devices:
         names = sorted({str(device["name"]) for device in facts.devices})
         return Check(name="GPUs", state="works", detail=f"{len(facts.devices)} x {', '.join(names)}")
-    detail = facts.error or "torch was built for GPUs and sees none"
+    detail = facts.error or "torch was built for GPUs but sees none"
     return Check(name="GPUs", state="missing", detail=detail, fix="device=cpu works; GPUs need a CUDA build of torch")
 
 
@@ -185,7 +196,7 @@ def _tool(program: str, what: str, fix: str) -> Check:
 def _writable(runs_dir: Path) -> Check:
     target = _existing(runs_dir)
     able = os.access(target, os.W_OK | os.X_OK)
-    fix = None if able else "run where you may write, or give runs_dir=..."
+    fix = None if able else "run in a folder that you may write, or give runs_dir=..."
     detail = f"{runs_dir} can{'' if able else 'not'} be written"
     return Check(name="run folders", state="works" if able else "fails", detail=detail, fix=fix, needed=True)
 
@@ -193,12 +204,12 @@ def _writable(runs_dir: Path) -> Check:
 def _disk(runs_dir: Path) -> Check:
     free = shutil.disk_usage(_existing(runs_dir)).free / 2**30
     enough = free >= 1
-    fix = None if enough else "make room, or give runs_dir=... on another disk"
+    fix = None if enough else "free some space, or give runs_dir=... on another disk"
     return Check(name="disk", state="works" if enough else "fails", detail=f"{free:.1f} GiB free", fix=fix, needed=True)
 
 
 def _shared_memory() -> Check:
-    """Loader workers hand their batches over in /dev/shm; a container's 64 MiB are soon full."""
+    """Check /dev/shm, through which loader workers pass batches; the default 64 MiB of a container are soon full."""
     path = Path("/dev/shm")
     if not path.is_dir():
         return Check(name="/dev/shm", state="missing", detail="no such folder", fix="use num_workers=0")
@@ -239,5 +250,5 @@ def _show(checks: list[Check], able: bool) -> None:
         table.add_row(check.name, f"[{style}]{check.state}[/]", escape(check.detail), escape(check.fix or ""))
     console = Console()
     console.print(table)
-    verdict = "The main job can run on this machine." if able else "The main job cannot run here yet: see what to do."
+    verdict = "The main job can run on this machine." if able else "The main job cannot run here yet: see 'what to do'."
     console.print(f"\n{verdict}")

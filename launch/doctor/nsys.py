@@ -1,4 +1,4 @@
-"""The doctor's questions about Nsight Systems: is it here, has it its importer, do NVTX ranges arrive in a report."""
+"""Checks Nsight Systems: is it installed, does it have its importer, and do NVTX ranges arrive in a report."""
 
 import os
 import sqlite3
@@ -12,15 +12,15 @@ from rankscope.conf.contract import DOCTOR_RANGE
 from rankscope.launch.doctor.check import Check
 
 _LIMIT_S = 120
-_ATTEMPTS = 3  # on a busy machine a short program can end before nsys has hold of it: one miss proves nothing
+_ATTEMPTS = 3  # on a busy machine a short program can end before nsys is attached: one miss proves nothing
 _GET = "install NVIDIA Nsight Systems (docs/nsys.md says how)"
 
 
 def checks() -> list[Check]:
-    """Return the checks; the proof profiles a small program, which takes about 10 s."""
+    """Return the checks; one of them profiles a small program, which takes about 10 s."""
     nsys = nsys_tool.find()
     if nsys is None:
-        return [Check(name="nsys", state="missing", detail="neither on PATH nor beside CUDA", fix=_GET)]
+        return [Check(name="nsys", state="missing", detail="neither on PATH nor next to CUDA", fix=_GET)]
     release = nsys_tool.release(nsys)
     if release is None:
         return [Check(name="nsys", state="fails", detail=f"{nsys} does not state its version", fix=_GET)]
@@ -30,7 +30,7 @@ def checks() -> list[Check]:
 
 
 def _importer(nsys: Path, release: str, *, imports: bool) -> Check:
-    """Say whether raw recordings become reports; `imports`: one just did, wherever the importer lies."""
+    """Check whether raw recordings become reports; `imports` means that one just did, wherever the importer is."""
     importer = nsys_tool.importer(nsys)
     if importer is None and imports:
         return Check(name="nsys importer", state="works", detail="nsys made a report of its recording")
@@ -38,7 +38,7 @@ def _importer(nsys: Path, release: str, *, imports: bool) -> Check:
         return Check(name="nsys importer", state="works", detail=f"{release} ({importer.parent})")
     beside = nsys.resolve().parent.parent / "host-linux-x64"
     fix = f"install the full package (with QdstrmImporter {release}) and link its host folder to {beside}"
-    detail = "none of this release: nsys will leave a raw recording and no report"
+    detail = "none of this release: nsys will leave a raw recording without a report"
     return Check(name="nsys importer", state="missing", detail=detail, fix=fix)
 
 
@@ -55,7 +55,7 @@ def _nvtx(nsys: Path) -> Check:
 
 
 def _proof(nsys: Path, folder: Path) -> tuple[str, str] | None:
-    """Profile one range; returns None, or (what is wrong, what to do)."""
+    """Profile one range; returns (what is wrong, what to do), or None if it arrived."""
     report, export = folder / "proof.nsys-rep", folder / "proof.sqlite"
     options = ["--trace=nvtx", "--sample=none", "--cpuctxsw=none", f"--session-new=rankscope-doctor-{os.getpid()}"]
     program = [sys.executable, "-m", "rankscope.harness.record.nvtx"]
@@ -68,12 +68,12 @@ def _proof(nsys: Path, folder: Path) -> tuple[str, str] | None:
         return "the package nvtx is too new for this nsys", "pip install 'nvtx<0.2.12'"
     if not report.exists():
         if report.with_suffix(".qdstrm").exists():
-            return "nsys left a raw recording and no report", "see the importer above"
+            return "nsys left a raw recording without a report", "see the importer above"
         said = nsys_tool.last_line(done.stderr + done.stdout)[:200]
-        return f"nsys profile made no report: {said}", "try it by hand: nsys profile -t nvtx sleep 1"
+        return f"nsys profile made no report: {said}", "try it yourself: nsys profile -t nvtx sleep 1"
     error = nsys_tool.export(nsys, report, export)
     if error is not None:
-        return error, "see whether the disk is full, or install another release"
+        return error, "check whether the disk is full, or install another release"
     if not _arrived(export):
         return "the range is not in the report", "pip install 'nvtx<0.2.12', or a CUDA build of torch"
     return None
@@ -87,5 +87,5 @@ def _arrived(export: Path) -> bool:
             return bool(database.execute(query, (DOCTOR_RANGE,)).fetchone()[0])
         finally:
             database.close()
-    except sqlite3.Error:  # without a single range there is no such table
+    except sqlite3.Error:  # without any range the table does not exist
         return False

@@ -1,4 +1,4 @@
-"""The doctor's question about SLURM: can runs be submitted as jobs from here (`hydra/launcher=slurm`, or srun)."""
+"""Checks SLURM: can runs be submitted as jobs from here (`hydra/launcher=slurm`, or srun)."""
 
 import importlib.util
 import re
@@ -14,10 +14,10 @@ _LOGIN = "submit from a login node of the cluster; SLURM_CONF names its configur
 
 
 def check() -> Check:
-    """Return one line: programs, version, whether the controller answers, and what a submission needs besides."""
+    """Return one check: programs, version, whether the controller answers, and what else a submission needs."""
     programs = [program for program in ("sbatch", "srun") if shutil.which(program)]
     if not programs:
-        fix = "needed for jobs of a cluster alone: there on a login node"
+        fix = "only needed for jobs on a cluster, on its login node"
         return Check(name="SLURM", state="missing", detail="neither sbatch nor srun on PATH", fix=fix)
     version, error = output_of([programs[0], "--version"])
     if version is None:
@@ -29,13 +29,13 @@ def check() -> Check:
     if "sbatch" not in programs:
         return Check(name="SLURM", state="missing", detail=f"{found}; no sbatch", fix=_LOGIN)
     if importlib.util.find_spec("submitit") is None:
-        fix = "pip install 'rankscope[slurm]', or a job script of your own (docs/scale.md)"
+        fix = "pip install 'rankscope[slurm]', or use your own job script (docs/scale.md)"
         return Check(name="SLURM", state="missing", detail=f"{found}; no submitit", fix=fix)
     return Check(name="SLURM", state="works", detail=f"{found}; submitit")
 
 
 def _controller() -> tuple[str, bool]:
-    """Return what `scontrol ping` says, and whether a controller answers; one of several is enough."""
+    """Return the result of `scontrol ping`, and whether at least one controller answers."""
     try:
         done = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, timeout=_PING_S, check=False)
     except FileNotFoundError:

@@ -1,1 +1,1 @@
-"""`rankscope ncu`."""
+"""`rankscope ncu`: Nsight Compute on the heaviest kernels of a run."""

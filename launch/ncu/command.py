@@ -1,8 +1,8 @@
-"""`rankscope ncu RUN`: Nsight Compute on the heaviest kernels of one rank of a run; prints the command, or runs it.
+"""`rankscope ncu RUN`: Nsight Compute on the heaviest kernels of one rank; prints the command, or runs it.
 
-Comes in: an analysed run folder. Goes out: a command that runs one rank's share of the job under ncu, and where ncu is
-installed and `--go` is given, its CSV read back as `analysis/tables/ncu.parquet`. Nsight Compute replays each kernel
-many times, so its times are no step times; it needs the permission to read performance counters.
+In: an analysed run folder. Out: a command that runs one rank's share of the job under ncu; with `--go`, also the result
+as `analysis/tables/ncu.parquet`. Nsight Compute replays each kernel many times, so its times are not step times. It
+needs permission to read performance counters.
 """
 
 import re
@@ -15,6 +15,8 @@ from typing import Any
 
 import click
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from rankscope.conf import ConfigError, RunDir, load_config, save_config
 from rankscope.conf.contract import OK
@@ -28,9 +30,9 @@ from rankscope.launch.system import ncu_tool
 @click.command("rankscope ncu")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--top", default=5, show_default=True, help="How many of the heaviest kernels.")
-@click.option("--rank", default=0, show_default=True, help="Of which rank.")
-@click.option("--launches", default=3, show_default=True, help="Launches of each kernel that are looked at.")
-@click.option("--go", is_flag=True, help="Run it here; else the command is printed.")
+@click.option("--rank", default=0, show_default=True, help="Whose kernels.")
+@click.option("--launches", default=3, show_default=True, help="How many launches of each kernel.")
+@click.option("--go", is_flag=True, help="Run the command here instead of printing it.")
 @click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Read this CSV of ncu instead of running it.")
 def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path | None) -> int:
     """Look at the heaviest kernels of one rank of RUN with Nsight Compute."""
@@ -43,7 +45,7 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
         text = csv_file.read_text(errors="replace")
     elif not go:
         print(shlex.join(command))
-        say("prints only: --go runs it here, --csv FILE reads its output back")
+        say("only printed; --go runs it here, --csv FILE reads its output")
         return OK
     else:
         if ncu_tool.find() is None:
@@ -52,9 +54,7 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
     rows = read_csv(text)
     if not rows:
         said = "ncu's output" if csv_file is None else f"{csv_file}:"
-        raise ConfigError(
-            f"{said} holds no kernel; ncu writes one with --csv, if it may read counters (ERR_NVGPUCTRPERM)"
-        )
+        raise ConfigError(f"{said} holds no kernel; ncu needs --csv and permission to read counters (ERR_NVGPUCTRPERM)")
     for row in rows:
         row["kernel"] = kernel_of(row["name"], kernels)
     _write(run_dir, rows)
@@ -63,21 +63,14 @@ def ncu(run: Path, top: int, rank: int, launches: int, go: bool, csv_file: Path 
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns the exit status."""
-    return run_command(
-        "rankscope ncu",
-        lambda: int(ncu.main(argv, prog_name="rankscope ncu", standalone_mode=False) or 0),
-        hint="give another path",
-    )
+    return run_command(ncu, argv, hint="give another path", prefix="rankscope ncu")
 
 
 def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
-    """Return the names of the kernels that take a rank's device longest, collectives and copies left out."""
-    import pyarrow.parquet as pq
-
+    """Return the names of a rank's kernels with the most device time, without collectives and copies."""
     path = run_dir.analysis / "tables" / "kernels_by_name.parquet"
     if not path.exists():
-        raise ConfigError(f"{path}: is not there; rankscope analyze {run_dir.path}")
+        raise ConfigError(f"{path}: does not exist; run rankscope analyze {run_dir.path}")
     rows = pq.read_table(path).to_pylist()
     own = [row for row in rows if row["rank"] == rank and row["class"] not in ("communication", "copy")]
     if not own:
@@ -86,10 +79,10 @@ def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
 
 
 def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int, metrics: Sequence[str]) -> list[str]:
-    """Return the command that profiles these kernels of a job like the run's, one process on one GPU.
+    """Return the command that profiles these kernels in a job like the run's, as one process on one GPU.
 
-    The window is that of the nsys pass, one step after warm-up. ncu counts the launches of each kernel and grid apart:
-    one function name stands for many kernels, of which those that fill new memory come first.
+    The window is that of the nsys pass: one step after warm-up. ncu counts launches separately for each kernel and
+    grid, because one function name stands for many kernels, and those that fill new memory come first.
     """
     bases = sorted({base_name(name) for name in kernels})
     pattern = "regex:^(" + "|".join(map(re.escape, bases)) + ")$"
@@ -99,20 +92,20 @@ def command_of(run_dir: RunDir, kernels: Sequence[str], launches: int, metrics: 
         *("--csv", "--page", "raw", "--kernel-name-base", "function", "--kernel-name", pattern),
         *("--filter-mode", "per-launch-config", "--launch-count", str(launches), "--metrics", ",".join(metrics)),
         *("--target-processes", "all", "--profile-from-start", "off"),
-        *("--clock-control", "none"),  # the clocks that the job runs at, and nobody else's job is slowed
+        *("--clock-control", "none"),  # keep the clocks of the job, and do not slow down other jobs
         *(sys.executable, "-m", "rankscope.harness", str(run_dir.ncu), "nsys"),
     ]
 
 
 def prepare(run_dir: RunDir) -> None:
-    """Write the configuration of the job that ncu runs: one rank's share as one process without DDP, for few steps.
+    """Write the configuration of the job that ncu runs: one rank's share in one process without DDP, for a few steps.
 
-    A kernel that is replayed on one rank would leave the others waiting in collectives.
+    With several ranks, a kernel that is replayed on one would leave the others waiting in collectives.
     """
     config = load_config(run_dir.config)
     if config.script is not None:
         raise ConfigError(
-            f"{run_dir.path}: is a run of {config.script}; ncu makes one rank's share of a reference model"
+            f"{run_dir.path}: is a run of {config.script}; rankscope ncu needs a run of a reference model"
         )
     alone = msgspec.structs.replace(
         config,
@@ -130,7 +123,7 @@ def prepare(run_dir: RunDir) -> None:
 
 
 def _listed() -> str | None:
-    """Return what ncu says of the metrics of this machine's GPU; None where it says nothing."""
+    """Return ncu's list of metrics for the GPU of this machine, or None."""
     program = ncu_tool.find()
     if program is None:
         return None
@@ -142,14 +135,11 @@ def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         said = (done.stderr.strip() or done.stdout.strip()).splitlines()
-        raise ConfigError(f"ncu ended with exit status {done.returncode}: {said[-1] if said else 'it said nothing'}")
+        raise ConfigError(f"ncu ended with exit status {done.returncode}: {said[-1] if said else 'no output'}")
     return done.stdout
 
 
 def _write(run_dir: RunDir, rows: list[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = pa.schema(
         [("name", pa.string()), ("kernel", pa.string()), *((name, pa.float64()) for name in METRICS.values())]
     )

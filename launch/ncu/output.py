@@ -1,7 +1,7 @@
-"""What Nsight Compute prints: its CSV as rows, and whose kernel of a trace each row is.
+"""Reads the output of Nsight Compute: its CSV as rows, each joined to a kernel of the trace.
 
-CUPTI and ncu spell one kernel differently (namespaces, spaces, lambdas, `2ul` against `(unsigned long)2`), and ncu's
-filter knows function names alone, which many instances of one template share. So names are compared by their words.
+CUPTI and ncu spell the same kernel differently (namespaces, spaces, lambdas, `2ul` or `(unsigned long)2`), and ncu
+filters by function name only, which many instances of a template share. So names are compared by their words.
 """
 
 import csv
@@ -19,7 +19,10 @@ METRICS = {
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": "tensor_busy_percent",
     "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_active": "tensor_hmma_busy_percent",
 }
-SOME_GPUS = ("sm__pipe_tensor_cycles_active", "sm__pipe_tensor_op_hmma_cycles_active")  # only where ncu lists them
+SOME_GPUS = (
+    "sm__pipe_tensor_cycles_active",
+    "sm__pipe_tensor_op_hmma_cycles_active",
+)  # asked for only if ncu lists them
 _SHOWN = {
     "sm_percent": "SM %",
     "memory_percent": "DRAM %",
@@ -38,18 +41,18 @@ _SPELLING = frozenset(
 
 
 def metrics_here(listed: str | None) -> list[str]:
-    """Return the metrics to ask for: those that every GPU has, and more where ncu's list of metrics has them."""
+    """Return the metrics to ask for: those of every GPU, and those of some GPUs that are in ncu's list."""
     return [name for name in METRICS if name.split(".")[0] not in SOME_GPUS or name.split(".")[0] in (listed or "")]
 
 
 def base_name(kernel: str) -> str:
-    """Return a kernel's function name as `--kernel-name-base function` has it: no namespace, template or arguments."""
+    """Return the function name as `--kernel-name-base function` gives it, without namespace, template and arguments."""
     match = _NAME.match(kernel)
     return (match["base"] if match else kernel).split("::")[-1]
 
 
 def short_name(kernel: str) -> str:
-    """Return what tells a kernel from others: the first function among its template arguments, else its own."""
+    """Return a distinctive name: the first function among the template arguments, otherwise the kernel's own."""
     name = _NAMESPACE.sub("", _before_arguments(kernel))
     inner = [word for word in _WORD.findall(name) if word not in _SPELLING and word != base_name(kernel)]
     telling = [word for word in inner if "_" in word or word.endswith("Functor")][:1]
@@ -57,19 +60,19 @@ def short_name(kernel: str) -> str:
 
 
 def words(kernel: str) -> frozenset[str]:
-    """Return the words of a kernel's name that every tool spells alike: of its function and template arguments."""
+    """Return the words of the function and its template arguments that every tool spells the same."""
     name = _before_arguments(kernel)
     return frozenset(_WORD.findall(_NAMESPACE.sub("", name))) - _SPELLING
 
 
 def kernel_of(name: str, kernels: Sequence[str]) -> str | None:
-    """Return which of the kernels of a trace ncu's `name` is; None for none. Of equal ones it is the first."""
+    """Return the first kernel of the trace that has the same words as ncu's `name`, or None."""
     own = words(name)
     return next((kernel for kernel in kernels if words(kernel) == own), None)
 
 
 def read_csv(text: str) -> list[dict[str, Any]]:
-    """Return one row a launch of ncu's CSV (`--page raw`): its name, and the metrics (ns, percent; None if absent)."""
+    """Return one row per launch in ncu's CSV (`--page raw`): name and metrics (ns, percent; None if absent)."""
     lines = text.splitlines()
     start = next((at for at, line in enumerate(lines) if line.startswith('"ID"')), None)
     if start is None:
@@ -88,9 +91,9 @@ def read_csv(text: str) -> list[dict[str, Any]]:
 
 
 def lines_of(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> list[str]:
-    """Return a table of the kernels asked for, the heaviest first; `-` where nothing was read.
+    """Return a table of the requested kernels, the heaviest first; `-` if nothing was measured.
 
-    Over the launches of a kernel that were looked at: their mean time, and percentages weighted by it.
+    A row has the mean time over the measured launches of a kernel, and percentages weighted by time.
     """
     shown = {name: title for name, title in _SHOWN.items() if any(row[name] is not None for row in rows)}
     head = " ".join([f"{'n':>3} {'us':>7}", *(f"{title:>6}" for title in shown.values()), ""])
@@ -104,12 +107,12 @@ def lines_of(rows: Sequence[dict[str, Any]], kernels: Sequence[str]) -> list[str
         lines.append(" ".join([f"{len(own):>3} {took:>7}", *cells, "", name]))
     others = sum(row["kernel"] is None for row in rows)
     if others:
-        lines.append(f"{others} more launches are of kernels that share a function's name: tables/ncu.parquet")
-    return [*lines, "n: launches looked at; issue: instructions to the tensor cores, of the peak"]
+        lines.append(f"{others} more launches are of kernels with the same name: tables/ncu.parquet")
+    return [*lines, "n: measured launches; issue: instructions to the tensor cores, of the peak"]
 
 
 def _cut(name: str, width: int) -> str:
-    """Return a name with its middle left out where it is too long: kernels differ at either end."""
+    """Return a name without its middle if it is too long: kernels differ at either end."""
     half = (width - 1) // 2
     return name if len(name) <= width else f"{name[:half]}…{name[-(width - half - 1) :]}"
 
@@ -121,7 +124,7 @@ def _weighted(rows: Sequence[dict[str, Any]], name: str) -> str:
 
 
 def _before_arguments(kernel: str) -> str:
-    """Return a name up to the parenthesis of its arguments: the first one outside of template brackets."""
+    """Return a name up to its arguments, which begin at the first parenthesis outside template brackets."""
     depth = 0
     for at, letter in enumerate(kernel):
         depth += (letter == "<") - (letter == ">" and kernel[at - 1] != "-")

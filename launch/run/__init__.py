@@ -1,1 +1,1 @@
-"""One run: claim, torchrun, collect, name the first failure."""
+"""One run: claim its folder, start torchrun, collect the files, name the root cause of a failure."""

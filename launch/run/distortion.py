@@ -1,4 +1,4 @@
-"""How much longer torch.profiler makes a step on a GPU: the steps of two passes in, a ratio out."""
+"""How much longer a step on a GPU becomes under torch.profiler: the steps of two passes in, a ratio out."""
 
 from statistics import median
 
@@ -12,13 +12,13 @@ _COLUMNS: list[StepColumn] = ["phase", "device_ns"]
 
 
 def distortion(run_dir: RunDir) -> float | None:
-    """Return the torch pass's median step / the plain pass's, by the device's time; None where one has none."""
+    """Return median step of the torch pass / median step of the plain pass (device time); None if one is unknown."""
     plain, traced = _step_ns(run_dir.for_pass("plain"), "measured"), _step_ns(run_dir.for_pass("torch"), "active")
     return traced / plain if plain and traced else None
 
 
 def _step_ns(pass_dir: PassDir, phase: Phase) -> float | None:
-    """Return the median over ranks of a rank's median step (ns); None on a CPU, and where nothing can be read."""
+    """Return the median over ranks of each rank's median step (ns); None on a CPU, or if a file cannot be read."""
     medians = []
     for rank in pass_dir.ranks():
         try:

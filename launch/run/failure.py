@@ -1,8 +1,8 @@
-"""What failed first: a pass that ended in, one `Failure` with the first cause out.
+"""Names the root cause of a failed pass: an ended pass in, one `Failure` out.
 
 When one rank fails, the others fail too, because a collective lost its partner or because torchrun ends them. The
-first cause is the earliest failure that is not such a consequence. Sources: torchrun's own report (exit status of
-each rank, signals included), each rank's error.json, its rank.json, and for a rank that is stuck its stacks.
+root cause is the earliest failure that is not such a consequence. Sources: torchrun's report (exit status or signal of
+each rank), error.json and rank.json of each rank, and the Python stacks of a rank that hangs.
 """
 
 import json
@@ -39,14 +39,14 @@ _LOST_PARTNER = re.compile(
     r"|timed out|timeout|Connection refused|ProcessGroup|TCPStore|gloo|Rendezvous\w+Error",
     re.I,
 )
-_ENDED_BY_OTHERS = (-signal.SIGTERM, signal_status(signal.SIGTERM))  # by torchrun
+_ENDED_BY_OTHERS = (-signal.SIGTERM, signal_status(signal.SIGTERM))  # exit codes of ranks that torchrun ends
 _RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
 _ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The first cause, as it stands in run.json; `rank` is None when it is no single rank's."""
+    """The root cause, as written to run.json; `rank` is None if no single rank caused it."""
 
     pass_name: str | None = msgspec.field(name="pass", default=None)
     rank: int | None = None
@@ -56,7 +56,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     log: str | None = None
 
     def text(self) -> str:
-        """Return what a user reads: the cause, the end of the traceback, and where the rest is."""
+        """Return the text for the user: the cause, the end of the traceback, and the path of the log."""
         where = [f"pass {self.pass_name}"] if self.pass_name else []
         where += [f"rank {self.rank}"] if self.rank is not None else []
         lines = [f"rankscope: {', '.join(where)}{': ' if where else ''}{self.message}"]
@@ -65,7 +65,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank in torchrun's report, with what the rank itself wrote."""
+    """One rank in torchrun's report, with the error that the rank itself wrote."""
 
     time: str
     rank: int
@@ -73,12 +73,12 @@ class _Exit(msgspec.Struct, frozen=True, kw_only=True):
     code: int
     error: str | None = None
     traceback: str | None = None
-    written: float = 0.0  # when error.json was, Unix seconds
-    words: str | None = None  # why the C library or C++ aborted it
+    written: float = 0.0  # time of error.json (Unix seconds)
+    words: str | None = None  # last words of the C library or C++ before it aborted the rank
 
     @property
     def order(self) -> tuple[int, str, bool, float, int]:
-        """Sorts the first cause to the front; an abort without a word comes before a lost partner."""
+        """Sort key that puts the root cause first; an abort without a message comes before a lost partner."""
         said = self.error or self.words
         if said is not None:
             tier = 2 if _LOST_PARTNER.search(said) else 0
@@ -88,15 +88,15 @@ class _Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_consequence(failure: Failure) -> bool:
-    """Whether what failed may only have lost its partner on another node."""
+    """Whether the failure may be the consequence of one on another node, such as a lost partner."""
     limits = ("lost_node", "stall", "timeout", "time_limit")
     return failure.kind in limits or _LOST_PARTNER.search(failure.message) is not None
 
 
 def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: float) -> Failure | None:
-    """Return the first cause why the pass is not whole, or None; `since` is when it began (Unix seconds).
+    """Return the root cause of an incomplete pass, or None.
 
-    `ranks` are those of this node.
+    `ranks` are those of this node. `since` is when the pass began (Unix seconds).
     """
     if ended.cut is not None:
         return _stuck(pass_dir, ended, ranks)
@@ -106,7 +106,7 @@ def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: flo
 
 
 def missing_file(pass_dir: PassDir, ranks: Sequence[int], since: float) -> Failure | None:
-    """Return the first file that a rank had to write in this pass and did not: absent, older than it, or empty."""
+    """Return a failure for the first file of a rank that is missing, empty, or older than the pass, or None."""
     for rank in map(pass_dir.rank, ranks):
         needed = [rank.info, rank.steps] + ([rank.trace] if pass_dir.kind in TORCH_PASSES else [])
         for path in needed:
@@ -120,18 +120,19 @@ def missing_file(pass_dir: PassDir, ranks: Sequence[int], since: float) -> Failu
 
 
 def usable(path: Path, since: float) -> str | None:
-    """Return None, or what is wrong with a file that had to be written since then (Unix seconds)."""
+    """Return what is wrong with a file that must have been written after `since` (Unix seconds), or None."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return "does not exist"
     if found.st_size == 0:
         return "is empty"
-    return "is older than the pass" if found.st_mtime < since - 1.0 else None  # a file system's clock may be coarse
+    # one second of tolerance, since the clock of a file system may be coarse
+    return "is older than the pass" if found.st_mtime < since - 1.0 else None
 
 
 def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
-    """Return the first cause by torchrun's report."""
+    """Return the root cause according to torchrun's report."""
     said = text_of(pass_dir.agent_log)
     exits = [_with_error(pass_dir, match) for match in _REPORT.finditer(said)]
     if not exits:
@@ -168,7 +169,7 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
 
 
 def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: RankProgress | None) -> tuple[Kind, str]:
-    """Name the kind of failure and say it in one line."""
+    """Return the kind of failure, and one line about it."""
     error = first.error or rank_error
     if error is not None and not error.startswith("SystemExit"):
         line = error.strip().splitlines()[0]
@@ -188,7 +189,7 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: Ra
 
 
 def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
-    """Add to one entry of the report what the rank itself wrote, into error.json or as it was aborted."""
+    """Return one entry of the report with the rank's own words: error.json, or stderr if the rank was aborted."""
     local_rank = int(match["local"])
     code = int(match["code"])
     words = _last_words(stream(pass_dir, local_rank)) if code == -signal.SIGABRT else None
@@ -208,7 +209,7 @@ def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
 
 
 def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
-    assert ended.cut is not None  # the caller has seen to it
+    assert ended.cut is not None  # checked by the caller
     found = furthest_behind(pass_dir, ended.progress, expected)
     first = found.ranks[0]
     return Failure(
@@ -227,7 +228,7 @@ def _rank_error(rank: RankDir) -> str | None:
 
 
 def _read_info(rank: RankDir) -> dict[str, Any]:
-    """Return the rank's rank.json, empty where there is none."""
+    """Return the content of rank.json, empty if it cannot be read."""
     try:
         info = json.loads(rank.info.read_text())
     except (OSError, ValueError):
@@ -236,28 +237,28 @@ def _read_info(rank: RankDir) -> dict[str, Any]:
 
 
 def _disk_full(pass_dir: PassDir, said: str) -> bool:
-    """Whether the disk is full: then a rank can often not even say so."""
+    """Whether the disk is full. A rank often cannot even report that, so the free space counts, too."""
     return _DISK.search(said) is not None or shutil.disk_usage(pass_dir.path).free < _FULL_BYTES
 
 
 def stream(pass_dir: PassDir, local_rank: int) -> Path | None:
-    """Return where torchrun put what a rank wrote to stderr."""
+    """Return the file to which torchrun redirected a rank's stderr."""
     return next(pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/stderr.log"), None)
 
 
 def log_of(rank: RankDir) -> str | None:
-    """Return the rank's own log, if it has one."""
+    """Return the path of the rank's own log, or None."""
     return str(rank.log) if rank.log.exists() else None
 
 
 def _first_line(path: Path | None) -> str:
-    """Return the first line that says something."""
+    """Return the first line that is not blank."""
     lines = [line.strip() for line in text_of(path).splitlines() if line.strip()] if path is not None else []
-    return lines[0][:200] if lines else "it said nothing"
+    return lines[0][:200] if lines else "without output"
 
 
 def _crash(stderr: Path | None) -> str | None:
-    """Return where a rank was in Python when it crashed in C code, innermost last, or None; the log has all."""
+    """Return the Python frames of a rank that crashed in C code (innermost last), or None."""
     said = text_of(stderr) if stderr is not None else ""
     start = said.find("Fatal Python error")
     if start < 0:
@@ -267,7 +268,7 @@ def _crash(stderr: Path | None) -> str | None:
 
 
 def _last_words(stderr: Path | None) -> str | None:
-    """Return why the C library or C++ ended the process, as it said, or None."""
+    """Return the last message of the C library or C++ before it ended the process, or None."""
     said = text_of(stderr).partition("Fatal Python error")[0] if stderr is not None else ""
     found = _ABORTED.findall(said)
     return found[-1].strip()[:120] if found else None

@@ -1,8 +1,8 @@
 """The launchers of one run on several nodes: every node runs the same command, and they meet in the run folder.
 
-The first to make the folder leads: it writes the inputs and the run's status, and analyses. The others join once they
-have seen that they were given the same configuration. At each stage (`join`, then every pass) each node says what
-became of it and waits for the others, so that all of them go on, or stop with the same first cause.
+The node that creates the folder leads: it writes the inputs and the status of the run, and analyses. The others join
+after checking that they have the same configuration. At the end of each stage (`join`, then every pass) each node
+reports its result and waits for the others. So all nodes go on, or all stop with the same root cause.
 """
 
 import json
@@ -25,11 +25,11 @@ from rankscope.launch.run.failure import Failure, is_consequence
 from rankscope.launch.system.processes import POLL_S, Stop
 
 JOIN = "join"  # the stage before the first pass
-_PORTS = range(29400, 30400)  # below those that a system gives to clients
+_PORTS = range(29400, 30400)  # below the ports that a system assigns to clients
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node says at the end of a stage: why it failed, if it did, and which files it put into the run folder."""
+    """What a node reports at the end of a stage: its failure, if any, and the files it copied to the run folder."""
 
     host: str
     time: float
@@ -38,7 +38,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Node:
-    """This launcher among those of the run; with one node there is nobody to wait for."""
+    """This launcher among the launchers of the run. With one node it waits for nobody."""
 
     def __init__(self, run_dir: RunDir, config: RunConfig, number: int, launch_id: str, endpoint: str) -> None:
         self.run_dir = run_dir
@@ -54,16 +54,16 @@ class Node:
 
     @property
     def leads(self) -> bool:
-        """Whether this node writes the run's status and analyses: the first, or who has taken over from it."""
+        """Whether this node writes the run's status and analyses: the first node, or the one that took over from it."""
         return self.number == 0 or self._inherits
 
     @property
     def rendezvous(self) -> list[str]:
-        """Options of torchrun that say where the nodes meet; the id is the same on all of them."""
+        """torchrun's options for the meeting point of the nodes."""
         options = [f"--rdzv-endpoint={self.endpoint}"]
-        if self.count > 1 and self._chosen:  # else torchrun looks whether the name is one of its host's
+        if self.count > 1 and self._chosen:  # otherwise torchrun compares the name with those of its host
             options.append(f"--rdzv-conf=is_host={self.leads}")
-        if self.count > 1 and "SLURMD_NODENAME" in os.environ:  # a name that the other nodes know
+        if self.count > 1 and "SLURMD_NODENAME" in os.environ:  # a name that the other nodes can resolve
             options.append(f"--local-addr={host_name()}")
         return options
 
@@ -73,18 +73,18 @@ class Node:
         return self.run_dir.log if self.leads else self.run_dir.node(self.number).path / self.run_dir.log.name
 
     def begin(self, stage: str) -> None:
-        """Enter a stage; what `say` says is then about it."""
+        """Enter a stage, about which `say` then reports."""
         self._stage = stage
 
     def say(self, failure: Failure | None, files: dict[str, tuple[int, str]] | None = None) -> None:
-        """Tell the other nodes how the stage ended here; what was said first counts."""
+        """Report to the other nodes how the stage ended here. Only the first report of a stage counts."""
         path = self.run_dir.node(self.number).said(self._stage)
         if self.count > 1 and not path.exists():
             said = Said(host=host_name(), time=time.time(), failure=failure, files=files or {})
             write_json(path, msgspec.to_builtins(said))
 
     def agree(self, failure: Failure | None, files: dict[str, tuple[int, str]], stop: Stop) -> Failure | None:
-        """Say how the stage ended here, wait for the others, and return the first cause over all nodes, or None."""
+        """Report how the stage ended here, wait for the other nodes, and return the root cause on any node."""
         if self.count == 1:
             return failure
         self.say(failure, files)
@@ -96,7 +96,7 @@ class Node:
         failures = [said.failure for _, said in sorted(found.items(), key=_by_time) if said.failure is not None]
         failures.sort(key=is_consequence)
         silent = sorted(set(range(self.count)) - set(found))
-        if 0 in silent and self.number == min(found):  # else the run would be running for ever
+        if 0 in silent and self.number == min(found):  # somebody must write the final status
             self._inherits = True
         if silent and (not failures or is_consequence(failures[0])):
             return self._lost(silent, found, limit_s)
@@ -121,7 +121,7 @@ class Node:
             )
             return Failure(kind="missing_node", message=text)
         names = ", ".join(f"node {number} ({self._host(number)})" for number in silent)
-        text = f"{names} gave no sign within launch.node_timeout_s={limit_s:g} after this node's ranks had ended"
+        text = f"{names} did not report within launch.node_timeout_s={limit_s:g} after this node's ranks had ended"
         return Failure(pass_name=self._stage, kind="lost_node", message=text)
 
     def _host(self, number: int) -> str:
@@ -131,12 +131,12 @@ class Node:
             return "unknown host"
 
     def said_files(self) -> dict[str, tuple[int, str]]:
-        """Return the files that the nodes say they put into the run folder in this stage."""
+        """Return the files that the nodes copied to the run folder in this stage, by their reports."""
         return {name: entry for said in self._heard().values() for name, entry in said.files.items()}
 
 
 def enter(config: RunConfig, started: datetime, stop: Stop) -> Node:
-    """Claim the run's folder, or join the node that has; raises `RunDirError` or `ConfigError` with one line."""
+    """Claim the run folder, or join the node that did; raises `RunDirError` or `ConfigError` with one line."""
     exact = Path(config.run_dir) if config.run_dir is not None else None
     launch_id = uuid.uuid4().hex[:12]
     try:
@@ -158,7 +158,7 @@ def enter(config: RunConfig, started: datetime, stop: Stop) -> Node:
 
 
 def _endpoint(config: RunConfig) -> str:
-    """Return where the nodes meet: as configured, else here."""
+    """Return the meeting point of the nodes: the configured one, otherwise a free port on this host."""
     if config.launch.rdzv_endpoint != "auto":
         return config.launch.rdzv_endpoint
     return "localhost:0" if config.launch.nnodes == 1 else f"{host_name()}:{_free_port()}"
@@ -176,7 +176,7 @@ def _free_port() -> int:
 
 
 def _leaders_record(run_dir: RunDir, config: RunConfig, stop: Stop) -> dict[str, Any]:
-    """Wait for the record of the node that claimed the folder; a folder of an earlier run is refused."""
+    """Wait for the record of the node that claimed the folder; raises `RunDirError` for a folder of an earlier run."""
     deadline = time.monotonic() + config.launch.join_timeout_s
     while time.monotonic() < deadline:
         stop.check()
@@ -190,7 +190,7 @@ def _leaders_record(run_dir: RunDir, config: RunConfig, stop: Stop) -> dict[str,
 
 
 def _age_s(path: Path) -> float:
-    """Return a file's age by the clock of its own file system, which no host need share."""
+    """Return a file's age (s) by the clock of its file system, which may differ from the clock of this host."""
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".age-") as now:
         return os.stat(now.name).st_mtime - path.stat().st_mtime
 

@@ -1,6 +1,6 @@
-"""After the nsys pass: each recorded rank's report is there, new and whole, exported, and holds the steps it must.
+"""Checks the nsys pass: every recorded rank has a new, complete report that can be exported and holds all its steps.
 
-nsys ends with status 0 in several cases without a report, so nothing but the files is believed.
+nsys can end with status 0 without a report, so only the files count.
 """
 
 import sqlite3
@@ -19,7 +19,7 @@ AND COALESCE(text, (SELECT value FROM StringIds WHERE id = textId)) GLOB '{STEP_
 
 
 def collect(config: RunConfig, pass_dir: PassDir, nsys: Path, ranks: Sequence[int], since: float) -> Failure | None:
-    """Export every report of these ranks; returns the first fault, after all ranks have been looked at."""
+    """Export the reports of all these ranks; returns the first failure, or None."""
     failures = []
     for rank in ranks:
         rank_dir = pass_dir.rank(rank)
@@ -36,7 +36,7 @@ def collect(config: RunConfig, pass_dir: PassDir, nsys: Path, ranks: Sequence[in
 
 
 def of_pass_or_reports(of_pass: Failure | None, of_reports: Failure | None) -> Failure | None:
-    """Return the first cause: the pass's own, unless nsys failed and its files say what of it is left."""
+    """Return the root cause: the failure of the pass, unless nsys failed and its recording explains it better."""
     if of_reports is None or of_pass is None:
         return of_pass or of_reports
     return of_reports if of_pass.kind == "nsys_failed" and of_reports.kind == "nsys_report_unfinished" else of_pass
@@ -47,14 +47,14 @@ def _local_rank(config: RunConfig, rank: int) -> int:
 
 
 def _one(config: RunConfig, rank_dir: RankDir, nsys: Path, since: float) -> tuple[Kind, str] | None:
-    """Make the export of one rank; returns the kind of fault and its line, or None."""
+    """Export the report of one rank; returns the kind of failure and its message, or None."""
     report, raw = rank_dir.nsys_report, rank_dir.nsys_report.with_suffix(".qdstrm")
     if usable(report, since) is not None and raw.exists():
         importer = nsys_tool.importer(nsys)
         if importer is None:
             return "nsys_report_unfinished", (
-                f"nsys left a raw recording and no report: {raw}; it found no importer of its own release. Install "
-                "the full package (docs/nsys.md says what is missing), or run there: QdstrmImporter -i FILE"
+                f"nsys left a raw recording and no report: {raw}; it found no importer of its release. Install the "
+                "full package (docs/nsys.md lists what is missing), or run on that machine: QdstrmImporter -i FILE"
             )
         error = nsys_tool.import_raw(importer, raw, report)
         if error is not None:
@@ -68,14 +68,14 @@ def _one(config: RunConfig, rank_dir: RankDir, nsys: Path, since: float) -> tupl
     found, expected = _steps(rank_dir.nsys_export), config.profile.active
     if found < expected:
         return "nsys_no_steps", (
-            f"the report has {found} of {expected} step ranges: {report}; `rankscope doctor` tries whether NVTX "
+            f"the report has {found} of {expected} step ranges: {report}; `rankscope doctor` tests whether NVTX "
             "ranges arrive; long sessions lose rows, so keep the pass short"
         )
     return None
 
 
 def _steps(export: Path) -> int:
-    """Return how many whole step ranges an export has."""
+    """Return the number of complete step ranges in an export."""
     try:
         database = sqlite3.connect(f"{export.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
         try:

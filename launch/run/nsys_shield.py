@@ -1,8 +1,8 @@
-"""One rank of the nsys pass: started by torchrun in the rank's place, it starts nsys, which starts the rank.
+"""Runs one rank of the nsys pass: torchrun starts this process, which starts nsys, which starts the rank.
 
-torchrun ends ranks by SIGTERM. nsys would forward it and could be killed while it writes the report; so this process
-keeps the signal from nsys and hands it to the rank itself. nsys then sees its program end and writes the report.
-nsys leaves with the rank's exit status, and so does this process.
+torchrun ends ranks by SIGTERM. nsys would forward the signal and could be killed while it writes the report. So this
+process keeps the signal from nsys and sends it to the rank. nsys then sees its program end and writes the report. nsys
+exits with the rank's exit status, and so does this process.
 """
 
 import json
@@ -49,7 +49,7 @@ def _command(config: RunConfig, run_dir: RunDir, rank: int, command: list[str]) 
 
 
 class _Shield:
-    """Waits for nsys; a signal that asks to stop goes to the rank, once."""
+    """Waits for nsys, and sends a signal that asks to stop to the rank, once."""
 
     def __init__(self, command: list[str], progress: Path) -> None:
         self._command = command
@@ -59,11 +59,11 @@ class _Shield:
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
-        """Start nsys and return the exit status that it ends with."""
+        """Start nsys and return its exit status."""
         for number in _SIGNALS:
             signal.signal(number, self._ask)
         die_with(os.getppid())()
-        # A C string names the capture range in some emitters; nsys notices only registered ones unless told so.
+        # Some emitters name the capture range by a plain C string. By default nsys notices registered strings only.
         umask = os.umask(0)
         os.umask(umask)
         environment = os.environ | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0", "RANKSCOPE_UMASK": f"{umask:o}"}
@@ -78,16 +78,16 @@ class _Shield:
         self._asked = self._asked or number
 
     def _tell(self) -> None:
-        """Hand a signal on, as soon as there is a rank to take it; without one it has ended, or is yet to come."""
+        """Send the signal to the rank. Without a process to send it to, the rank has ended or is not started yet."""
         if self._asked is None or self._told or self._process is None:
             return
         for application in self._rank() or applications(self._process.pid):
-            with suppress(ProcessLookupError):  # it has just ended
+            with suppress(ProcessLookupError):  # the process has just ended
                 os.kill(application, self._asked)
             self._told = True
 
     def _rank(self) -> list[int]:
-        """Return the rank's process, which it names in progress.json once it runs."""
+        """Return the pid of the rank, which it writes to progress.json once it runs; empty before."""
         try:
             pid = int(json.loads(self._progress.read_text())["pid"])
             process = psutil.Process(pid)
@@ -96,19 +96,19 @@ class _Shield:
         return [pid] if is_of_run(process, os.environ.get(MARK, "")) else []
 
     def _leave(self, status: int) -> int:
-        """Return nsys' status; where the rank crashed, crash the same way, so that torchrun names the signal."""
+        """Return the status of nsys. If the rank crashed, crash by the same signal, so that torchrun reports it."""
         number = -status if status < 0 else status - 128
         if status < 0 or number in _CRASHES:
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             if number != signal.SIGKILL:
                 signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-            threading.Event().wait(1)  # the signal is on its way
+            threading.Event().wait(1)  # until the signal arrives
         return status
 
 
 def applications(nsys: int) -> list[int]:
-    """Return the programs that nsys runs: the children of its launcher, which threads of it may have started."""
+    """Return the programs that nsys runs: the children of its launcher, whichever of its threads started them."""
     found = []
     for child in _children(nsys):
         name = _name(child)
@@ -123,7 +123,7 @@ def _children(pid: int) -> list[int]:
         try:
             found += map(int, listed.read_text().split())
         except OSError:
-            continue  # the thread has ended
+            continue  # the thread has just ended
     return found
 
 

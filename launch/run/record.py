@@ -1,7 +1,6 @@
-"""One point from its configuration to a finished run folder: claim it, write what ranks read, run the passes, analyse.
+"""Records one point: claims a run folder, writes the inputs of the ranks, runs the passes, starts the analysis.
 
-Comes in: a validated configuration. Goes out: the folder, its status written in every case, and the first cause when
-a pass failed.
+In: a validated configuration. Out: the run folder, with its status in every case, and the root cause if a pass failed.
 """
 
 import errno
@@ -34,7 +33,7 @@ from rankscope.launch.system.nsys_command import program
 from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
 from rankscope.launch.system.torch_facts import TorchFacts
 
-_RESERVE_BYTES = 64 * 1024  # given back when the run ends, so that its status can be written to a full disk
+_RESERVE_BYTES = 64 * 1024  # freed when the run ends, so that its status can be written to a full disk
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ANALYSIS = ("-m", "rankscope.analysis")
 _ANALYSIS_GRACE_S = 5.0
@@ -42,7 +41,7 @@ _log = logging.getLogger("rankscope.launch")
 
 
 class Recorded(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a run: its folder, the first cause if it failed, and this launcher among those of the run."""
+    """The result of a run: its folder, the root cause if it failed, and the node of this launcher."""
 
     run_dir: RunDir
     failure: Failure | None
@@ -50,9 +49,9 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop) -> Recorded:
-    """Claim a run folder, or join the node that has, and record every pass into it.
+    """Claim a run folder, or join the node that did, and record every pass into it.
 
-    The folder's status is written in every case. Raises `Interrupted` after no process of the run is left.
+    Writes the status of the run in every case. Raises `Interrupted` once no process of the run is left.
     """
     started = datetime.now().astimezone()
     node = enter(config, started, stop)
@@ -64,7 +63,7 @@ def _record(
     node: Node, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, stop: Stop, started: datetime
 ) -> Failure | None:
     passes: dict[str, Status] = {}
-    failure: Failure | None = Failure(kind="launcher", message="the launcher failed")  # until it is known better
+    failure: Failure | None = Failure(kind="launcher", message="the launcher failed")  # until a better cause is known
     run_dir = node.run_dir
     try:
         _write_inputs(node, config, overrides, facts, started)
@@ -90,7 +89,7 @@ def _record(
 def _write_inputs(
     node: Node, config: RunConfig, overrides: Sequence[str], facts: TorchFacts, started: datetime
 ) -> None:
-    """Write what ranks read and what the machine is; the configuration comes last and makes it whole."""
+    """Write the inputs of the ranks and the environment; the configuration comes last and marks them as complete."""
     run_dir, found = node.run_dir, environment(facts)
     if node.count > 1:
         node_dir = run_dir.node(node.number)
@@ -116,7 +115,7 @@ def _write_inputs(
 
 
 def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
-    """Run the passes in turn, up to the first that fails on any node; notes the status of each in `passes`."""
+    """Run the passes one after another until one fails on any node; keeps the status of each in `passes`."""
     with closing(Stage(config, node)) as stage:
         for name in planned(config, node.run_dir):
             node.begin(name)
@@ -136,36 +135,36 @@ def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, 
 
 
 def planned(config: RunConfig, run_dir: RunDir) -> Iterator[str]:
-    """Give the folders of the passes in turn; a light pass follows where the torch pass made steps much longer."""
+    """Yield the folders of the passes; a light pass follows if torch.profiler made the steps much longer."""
     yield from pass_folders(config)
     limit, found = config.profile.light_above, distortion(run_dir)
     if limit is not None and found is not None and found > limit and "light" not in config.passes:
-        text = f"torch.profiler makes a step {found:.2f} times as long: one more pass records device activities alone"
+        text = f"torch.profiler makes a step {found:.2f} times as long: one more pass records device activities only"
         _log.info("%s", text)
         say(f"rankscope: {text}")
         yield "light"
 
 
 def _run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: Stop) -> Failure | None:
-    """Run one pass on this node, and return the first cause why it is not whole."""
+    """Run one pass on this node; returns the root cause if it is incomplete, or None."""
     since = time.time()
     pass_dir = run_dir.for_pass(name)
     ended = run_pass(config, run_dir, name, command, stop)
     ranks = own_ranks(config, pass_dir)
     failure = failure_of(pass_dir, ended, ranks, since)
-    if name == "nsys":  # of a pass that failed too: the ranks that ended well have reports
+    if name == "nsys":  # also after a failure: the ranks that ended well have reports
         failure = of_pass_or_reports(failure, collect(config, pass_dir, program(config), ranks, since))
     return failure
 
 
 def pass_folders(config: RunConfig) -> list[str]:
-    """Return the folders of the passes in their order; every repeat of the plain pass has its own, and its torchrun."""
+    """Return the folders of the passes in order; each repeat of the plain pass has its own folder and torchrun."""
     again = [f"plain-{number}" for number in range(2, config.repeats + 1)]
     return [folder for name in config.passes for folder in ([name, *again] if name == "plain" else [name])]
 
 
 def finish(run_dir: RunDir, failure: Failure | None, passes: dict[str, Status]) -> None:
-    """Write how the run ended; a pass that did not end by itself shares the run's status."""
+    """Write how the run ended. A pass that is still running gets the status of the run."""
     _reserve(run_dir).unlink(missing_ok=True)
     _log.info("%s", "completed" if failure is None else failure.text())
     status = status_of(failure)
@@ -174,21 +173,20 @@ def finish(run_dir: RunDir, failure: Failure | None, passes: dict[str, Status]) 
 
 
 def status_of(failure: Failure | None) -> Status:
-    """Return the status of a run that ended so."""
     if failure is None:
         return "completed"
     return failure.kind if failure.kind in ("interrupted", "cancelled") else "failed"
 
 
 def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:
-    """Start the analysis by its name; its summary goes to our stdout, its exit status is returned."""
+    """Start the analysis as a separate process, which prints its summary; returns its exit status."""
     flags = [*(["--allow-partial"] if partial else []), *(["--quiet"] if quiet else [])]
     command = [sys.executable, *_ANALYSIS, str(run_dir.path), *flags]
     process = start(command, {**os.environ, MARK: mark(run_dir.path)})
     try:
         status = stop.wait(process)
     except Interrupted as interrupted:
-        if partial:  # the run has failed before, and says why
+        if partial:  # run.json already has the cause of the failure
             raise
         message = f"interrupted by {interrupted} in the analysis; every pass is complete"
         run_dir.finish("interrupted", failure=msgspec.to_builtins(Failure(kind="interrupted", message=message)))
@@ -196,13 +194,13 @@ def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool =
     finally:
         end(process, run_dir.path, _ANALYSIS_GRACE_S)
     if status not in (OK, NO_NUMBERS, PARTIAL):
-        say(f"rankscope: the analysis ended with exit status {status}; again with: rankscope analyze {run_dir.path}")
+        say(f"rankscope: the analysis ended with exit status {status}; try again: rankscope analyze {run_dir.path}")
     return status if status >= 0 else signal_status(-status)
 
 
 @contextmanager
 def _logged(node: Node) -> Iterator[None]:
-    """Write what the launcher logs to its launcher.log; a full disk must not turn a line of log into a traceback."""
+    """Log to the launcher.log of this node. A full disk must not turn a log line into a traceback."""
     handler = logging.FileHandler(node.log, delay=True, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.handleError = lambda record: None  # type: ignore[method-assign]
@@ -220,5 +218,5 @@ def _reserve(run_dir: RunDir) -> Path:
 
 
 def say(text: str) -> None:
-    """Tell the user, on stderr."""
+    """Print a line for the user on stderr."""
     print(text, file=sys.stderr, flush=True)

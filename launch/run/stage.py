@@ -1,7 +1,8 @@
-"""Where the ranks of one node write while a pass runs: the run folder itself, or a folder on the node's own disk.
+"""Where the ranks of one node write during a pass: the run folder itself, or a folder on the node's local disk.
 
-From the own disk the files of a pass are copied into the run folder when it has ended, each with its size and sha256,
-read back after the copy. Files of several nodes never share a name: ranks differ, and torchrun's logs lie apart.
+When the pass has ended, its files are copied from the local disk to the run folder. Size and sha256 of each copy are
+checked by reading it back. Nodes never write the same path: rank folders differ, and torchrun's logs go to a folder for
+each node.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ Manifest = dict[str, tuple[int, str]]
 
 
 class Stage:
-    """`run_dir` is where ranks find their configuration and write; close it when the run has ended."""
+    """`run_dir` is where the ranks read their configuration and write. Call `close` when the run has ended."""
 
     def __init__(self, config: RunConfig, node: Node) -> None:
         self._node = node
@@ -37,7 +38,10 @@ class Stage:
             shutil.copyfile(path, self.run_dir.path / path.name)
 
     def collect(self, name: str, failure: Failure | None) -> tuple[Manifest, Failure | None]:
-        """Copy what this node wrote in a pass; returns what was copied, and the failure with its paths there."""
+        """Copy the files of a pass to the run folder.
+
+        Returns the copied files, and `failure` with paths in the run folder.
+        """
         if self._aside is None:
             return {}, failure
         source, target = self.run_dir.for_pass(name), self._node.run_dir.for_pass(name)
@@ -52,7 +56,7 @@ class Stage:
                 entry = _copy(path, place)
             except OSError as error:
                 text = f"{place}: cannot be written ({error.strerror}); the file is kept in {path}"
-                self._aside = None  # nothing recorded is lost
+                self._aside = None  # keeps the folder, so that no recording is lost
                 return manifest, failure or Failure(pass_name=name, kind="collect_failed", message=text)
             manifest[str(place.relative_to(self._node.run_dir.path))] = entry
         shutil.rmtree(source.path, ignore_errors=True)
@@ -60,13 +64,13 @@ class Stage:
         return manifest, None if failure is None else _renamed(failure, moved)
 
     def close(self) -> None:
-        """Remove the folder on the own disk."""
+        """Remove the folder on the local disk."""
         if self._aside is not None:
             shutil.rmtree(self._aside, ignore_errors=True)
 
 
 def missing(run_dir: RunDir, name: str, said: Manifest) -> Failure | None:
-    """Return the first file that a node says it put into the run folder and that is not there as it was."""
+    """Return a failure for the first file that a node copied and that is missing or different now, or None."""
     for path, (size, digest) in said.items():
         place = run_dir.path / path
         if not place.resolve().is_relative_to(run_dir.path.resolve()):

@@ -1,4 +1,4 @@
-"""Which rank the others of a pass that was cut wait for, by how far each came and by the stacks that they wrote."""
+"""Finds the rank that blocks the others when a pass is stopped, from each rank's progress and Python stacks."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ _WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks that the others wait for, where they are in words, and the first one's stack, innermost first."""
+    """The ranks that block the others, a text on where they are, and the stack of the first one (innermost first)."""
 
     ranks: list[int]
     text: str
@@ -22,7 +22,7 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def furthest_behind(pass_dir: PassDir, progress: Mapping[int, RankProgress], expected: Sequence[int]) -> Stuck:
-    """Return the ranks that never started, else those furthest behind that do not wait themselves."""
+    """Return the ranks that never started, otherwise those furthest behind that do not wait for another rank."""
     absent = [rank for rank in expected if rank not in progress]
     behind = min((said.place for said in progress.values()), default=None)
     last = absent or [rank for rank, said in progress.items() if said.place == behind]
@@ -33,7 +33,7 @@ def furthest_behind(pass_dir: PassDir, progress: Mapping[int, RankProgress], exp
 
 
 def main_stack(text: str) -> list[str]:
-    """Return the frames of the main thread, innermost first, from what faulthandler wrote."""
+    """Return the frames of the main thread (innermost first) from the output of faulthandler."""
     threads = [block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()]
     main = [frames for frames in threads if any("<frozen runpy>" in frame or "runpy.py" in frame for frame in frames)]
     frames = (main or threads or [[]])[-1]
@@ -41,7 +41,7 @@ def main_stack(text: str) -> list[str]:
 
 
 def _waits(stack: list[str]) -> bool:
-    """Whether a rank waits for others: in a collective, in a backward pass that ends in one, or for the device."""
+    """Whether a rank waits: in a collective, in a backward pass that ends in a collective, or for the device."""
     return _WAITS.search("\n".join(stack[:_INNERMOST])) is not None
 
 

@@ -1,4 +1,4 @@
-"""One pass as one torchrun: its command, and watching it until all ranks have ended, by themselves or ended by us."""
+"""Runs one pass as one torchrun: builds its command and watches it until all ranks have ended or were stopped."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ _STACK_WAIT_S = 3.0
 
 @dataclass(frozen=True)
 class Cut:
-    """Which limit cut a pass, and that in words."""
+    """The limit that stopped a pass, and a message about it."""
 
     kind: Literal["timeout", "stall", "time_limit"]
     message: str
@@ -29,7 +29,7 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a pass ended: torchrun's exit status, the limit that cut it, if one did, and the ranks' last progress."""
+    """How a pass ended: torchrun's exit status, the limit that stopped it if any, and each rank's last progress."""
 
     returncode: int
     cut: Cut | None
@@ -37,7 +37,7 @@ class Ended:
 
 
 def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: Sequence[str]) -> list[str]:
-    """Return the command of one pass; `rendezvous` are the options that say where the nodes meet."""
+    """Return the command of one pass; `rendezvous` are torchrun's options for the meeting point of the nodes."""
     return [
         sys.executable,
         *("-m", "torch.distributed.run"),
@@ -56,8 +56,8 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: 
 def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of torchrun and its ranks.
 
-    Without OMP_NUM_THREADS torchrun warns and sets it to 1; a script gets what it would have without us. A C-level
-    crash of a rank leaves its Python stack.
+    Without OMP_NUM_THREADS torchrun warns and sets it to 1; a script gets the value that it would have without
+    rankscope. PYTHONFAULTHANDLER makes a rank that crashes in C code print its Python stack.
     """
     ranks = config.world_size // config.launch.nnodes
     threads = str(config.threads or max(1, usable_cores() // ranks))
@@ -70,13 +70,13 @@ def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]
 
 
 def run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: processes.Stop) -> Ended:
-    """Run `command`, a pass, to its end. However this returns or raises, no process of the run is left.
+    """Run the command of a pass to its end. Leaves no process of the run, however it returns or raises.
 
-    Raises `Interrupted` when a signal came, `OSError` when torchrun cannot be started or its log not be written.
+    Raises `Interrupted` after a signal, and `OSError` if torchrun cannot be started or its log cannot be written.
     """
     pass_dir = run_dir.for_pass(name)
     pass_dir.torchrun.mkdir(parents=True)
-    if config.launch.nnodes == 1:  # else nobody knows yet which ranks are this node's
+    if config.launch.nnodes == 1:  # with several nodes, torchrun assigns the ranks later
         for rank in range(config.world_size):
             pass_dir.rank(rank).path.mkdir(parents=True)
     environment = rank_environment(config, run_dir, os.environ)
@@ -92,14 +92,14 @@ def run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[st
 
 
 def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
-    """Return the ranks of this node: all of a run on one node, else those that came up in its own folder."""
+    """Return the ranks of this node: all ranks on one node, otherwise those that have a folder on its local disk."""
     if config.launch.nnodes == 1:
         return list(range(config.world_size))
     return [rank.rank for rank in pass_dir.ranks()]
 
 
 def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop) -> Cut | None:
-    """Show progress until torchrun ends (None) or a limit is passed (which one)."""
+    """Show progress until torchrun ends; returns None, or the limit that was exceeded."""
     limits, end = config.launch, slurm.end_of_job()
     begun = moved = time.monotonic()
     before: dict[int, RankProgress] = {}
@@ -119,7 +119,7 @@ def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDi
             if now - moved > limits.stall_timeout_s:
                 return Cut("stall", f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})")
             if end is not None and time.time() > end - limits.reserve_s:
-                text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); ask it for more time"
+                text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); request more time"
                 return Cut("time_limit", text)
             time.sleep(processes.POLL_S)
     stop.check()
@@ -127,7 +127,7 @@ def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDi
 
 
 def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:
-    """Have each rank write its threads' stacks, and give it a moment to do so."""
+    """Ask each rank to write the stacks of its threads, and wait up to `_STACK_WAIT_S` for them."""
     value, waiting = processes.mark(run_dir.path), []
     for rank, progress in read_progress(pass_dir).items():
         try:

@@ -1,1 +1,1 @@
-"""What this machine is and what runs on it: processes, devices, SLURM, nsys."""
+"""This machine and what runs on it: processes, devices, SLURM, nsys, ncu."""

@@ -1,6 +1,6 @@
-"""Where a run happens: hosts, devices, versions and the variables that matter, as plain data for environment.json.
+"""Describes where a run happens: host, devices, versions and relevant variables, as data for environment.json.
 
-What cannot be found is None, with the reason under `reasons`.
+A value that cannot be found is None, with the reason under `reasons`.
 """
 
 import importlib.metadata
@@ -23,7 +23,7 @@ _SECRET = ("TOKEN", "JWT", "KEY", "SECRET", "PASS", "CRED")
 
 
 def environment(torch: TorchFacts) -> dict[str, Any]:
-    """Return the content of environment.json for this host; `torch` as `torch_facts` found it."""
+    """Return the content of environment.json for this host; `torch` is the result of `torch_facts`."""
     reasons: dict[str, str] = {}
 
     def ask(key: str, command: Sequence[str]) -> str | None:
@@ -60,17 +60,17 @@ def environment(torch: TorchFacts) -> dict[str, Any]:
 
 
 def _plain(text: str | None) -> str | None:
-    """nvidia-smi underlines its headings even when nobody watches."""
+    """Remove underlining, which nvidia-smi writes even without a terminal."""
     return None if text is None else re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def git_commit() -> str | None:
-    """Return the commit of the working folder, or None where there is none."""
+    """Return the commit of the working folder, or None."""
     return output_of(["git", "rev-parse", "HEAD"])[0]
 
 
 def variables(source: Any) -> dict[str, str]:
-    """Pick the variables that change how training runs: listed prefixes only, and never a secret."""
+    """Return the variables that influence training: those with known prefixes, and never a secret."""
     return {
         name: value
         for name, value in sorted(source.items())
@@ -79,12 +79,12 @@ def variables(source: Any) -> dict[str, str]:
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: physical ones, no more than its affinity allows."""
+    """Return the number of physical cores that this process may use, limited by its affinity."""
     return min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
 
 
 def cpu_model() -> str | None:
-    """The processor's name, or None where /proc/cpuinfo has none (not every architecture does)."""
+    """Return the name of the processor, or None if /proc/cpuinfo has none (as on some architectures)."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""The program ncu of Nsight Compute: where it is."""
+"""Finds the program ncu of Nsight Compute."""
 
 import os
 import shutil

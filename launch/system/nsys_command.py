@@ -1,4 +1,4 @@
-"""Nsight Systems around one rank: which ranks it records, and the command that does it."""
+"""Nsight Systems around one rank: which ranks it records, and the command line."""
 
 import sys
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ PASS = "nsys"
 
 
 def program(config: RunConfig) -> Path:
-    """Return the nsys to use; raises `ConfigError` where there is none."""
+    """Return the nsys to use; raises `ConfigError` if there is none."""
     if config.nsys.program is not None:
         path = Path(config.nsys.program)
         if not path.is_file():
@@ -20,8 +20,8 @@ def program(config: RunConfig) -> Path:
     found = nsys_tool.find()
     if found is None:
         raise ConfigError(
-            "passes=[nsys]: nsys is neither on PATH nor beside CUDA or Nsight Compute; install Nsight Systems "
-            "(docs/nsys.md says how), or leave the pass out"
+            "passes=[nsys]: nsys is neither on PATH nor next to CUDA or Nsight Compute; install Nsight Systems "
+            "(docs/nsys.md says how), or remove the pass"
         )
     return found
 
@@ -33,17 +33,17 @@ def is_profiled(config: RunConfig, rank: int, local_rank: int) -> bool:
 
 
 def rank_command(run_dir: RunDir, name: str) -> list[str]:
-    """Return the command of one rank without any profiler around it."""
+    """Return the command of one rank without a profiler."""
     return [sys.executable, "-m", "rankscope.harness", str(run_dir.path), name]
 
 
 def profile_command(
     nsys: Path, config: RunConfig, rank_dir: RankDir, session: str, *, cuda: bool, command: list[str]
 ) -> list[str]:
-    """Return `command` under nsys, which records from the opening of the window to its end and lets the rank run on.
+    """Return `command` under nsys, which records the window only and lets the rank run on.
 
-    `--capture-range-end=stop`, since the default ends the job; nodes of CUDA graphs, since else their kernels are
-    not recorded.
+    `--capture-range-end=stop`, because the default ends the job. `--cuda-graph-trace=node`, because otherwise the
+    kernels of CUDA graphs are not recorded.
     """
     traces = [trace for trace in config.nsys.traces if cuda or trace != "cuda"]
     if cuda:
@@ -61,12 +61,12 @@ def profile_command(
         *("--force-overwrite=true", f"--session-new={session}"),
         *("-o", str(rank_dir.nsys_report.with_suffix(""))),
         *config.nsys.extra_args,
-        *command,  # no "--" before it: 2023.4 takes that for an option
+        *command,  # without "--" before it, which 2023.4 takes for an option
     ]
 
 
 def sees_gpu(environment: Mapping[str, object], config: RunConfig) -> bool:
-    """Whether the ranks compute on GPUs, by environment.json."""
+    """Whether the ranks compute on GPUs, according to environment.json."""
     torch = environment.get("torch")
     devices = torch.get("devices") if isinstance(torch, dict) else None
     return config.device != "cpu" and bool(devices)

@@ -1,7 +1,7 @@
-"""Signals and processes of a run: noticing that it shall stop, and leaving no process of it behind.
+"""Signals and processes of a run: notices a request to stop, and leaves no process of the run behind.
 
-Every process of a run inherits `RANKSCOPE_RUN_DIR`. Only a process that carries the run's own folder there is ever
-signalled, so nothing else can be hit, and one that left its parent or its session is still found.
+Every process of a run inherits `RANKSCOPE_RUN_DIR`. Signals go only to processes that have the run's own folder there.
+So no other process can be hit, and a process that left its parent or its session is still found.
 """
 
 import os
@@ -33,10 +33,10 @@ class Interrupted(BaseException):
 
 
 class Stop:
-    """While entered, SIGINT, SIGTERM and SIGHUP are noted; `check` raises `Interrupted` where it is safe to stop.
+    """Inside the block SIGINT, SIGTERM and SIGHUP are only noted; `check` raises `Interrupted` at a safe place.
 
-    An exception out of a handler could fall between the start of a process and the note of its pid, or into the
-    clean-up itself. A note cannot: a second Ctrl-C changes nothing.
+    An exception from a handler could hit between the start of a process and the storing of its pid, or during the
+    clean-up. A note cannot: a second Ctrl-C changes nothing.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Stop:
         self.signum = self.signum or signum
 
     def check(self) -> None:
-        """Raise `Interrupted` if a signal came."""
+        """Raise `Interrupted` if a signal arrived."""
         if self.signum is not None:
             raise Interrupted(self.signum)
 
@@ -69,7 +69,7 @@ class Stop:
 
 
 def start(command: list[str], environment: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start `command` in its own session, out of the terminal's Ctrl-C; it gets SIGTERM if the launcher is killed."""
+    """Start `command` in its own session, away from the terminal's Ctrl-C; it gets SIGTERM if the launcher dies."""
     return subprocess.Popen(
         command,
         env=environment,
@@ -86,13 +86,13 @@ def mark(run_dir: Path) -> str:
 
 
 def of_run(run_dir: Path) -> list[psutil.Process]:
-    """Every process that carries the run's mark, but this one."""
+    """Return every process with the run's mark, except this one."""
     value = mark(run_dir)
     return [process for process in psutil.process_iter() if process.pid != os.getpid() and is_of_run(process, value)]
 
 
 def is_of_run(process: psutil.Process, value: str) -> bool:
-    """Whether `process` carries `value` as its mark; one that is gone, a zombie or another user's does not."""
+    """Whether `process` has `value` as its mark; False for one that is gone, a zombie, or owned by another user."""
     try:
         return process.environ().get(MARK) == value
     except (psutil.Error, OSError):
@@ -100,14 +100,14 @@ def is_of_run(process: psutil.Process, value: str) -> bool:
 
 
 def end(process: subprocess.Popen[Any], run_dir: Path, grace_s: float) -> None:
-    """Ask `process` to stop, then kill it and every process of the run; returns when none is left."""
+    """Ask `process` to stop, then kill it and every other process of the run; returns when none is left."""
     if process.poll() is None:
         process.terminate()
         _wait(process, grace_s)
         process.kill()
         process.wait()
     _, alive = psutil.wait_procs(of_run(run_dir), timeout=min(grace_s, 1.0))
-    while alive:  # again, since a process may have been born while the list was made
+    while alive:  # again, because a process may have started while the list was made
         for leftover in alive:
             leftover.kill()
         psutil.wait_procs(alive, timeout=1.0)
@@ -122,11 +122,11 @@ def _wait(process: subprocess.Popen[Any], timeout_s: float) -> None:
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """Return what a new process does first: ask Linux for SIGTERM at its parent's death, even one by SIGKILL."""
+    """Return a function for a new process to call first: it asks Linux for SIGTERM when the parent dies."""
 
     def ask() -> None:
         signal_at_parent_death(signal.SIGTERM)
-        if os.getppid() != parent:  # the parent died before it was asked
+        if os.getppid() != parent:  # the parent died before the request
             os._exit(1)
 
     return ask

@@ -1,4 +1,4 @@
-"""What the ranks say about themselves while a pass runs, and how it is shown: a bar, or lines without a terminal."""
+"""Reads the progress of the ranks while a pass runs, and shows it: a bar, or lines without a terminal."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from rankscope.conf.contract import STAGES, TURN
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's progress.json: `step` of `of` in `phase`, its process, and when it was written (Unix seconds)."""
+    """The progress.json of one rank: `step` of `of` in `phase`, its pid, and the time of writing (Unix seconds)."""
 
     phase: str
     step: int = 0
@@ -24,18 +24,18 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> tuple[int, int]:
-        """How far the rank is, to compare with others."""
+        """How far the rank is, for comparison with other ranks."""
         return next((place for place, stage in enumerate(STAGES) if stage == self.phase), -1), self.step
 
 
 def read_progress(pass_dir: PassDir) -> dict[int, RankProgress]:
-    """Read what each rank last said; a rank without a readable file is left out."""
+    """Return the last progress of each rank that has a readable file."""
     found = {rank.rank: _read(rank.progress) for rank in pass_dir.ranks()}
     return {rank: progress for rank, progress in found.items() if progress is not None}
 
 
 def stand_still(before: Mapping[int, RankProgress], now: Mapping[int, RankProgress]) -> bool:
-    """Whether no rank came further, though they do not all wait for their run's turn, which others may make long."""
+    """Whether no rank made progress. Waiting for the run's turn does not count, since other runs may take long."""
     if now and all(progress.phase == TURN for progress in now.values()):
         return False
     return {rank: said.place for rank, said in before.items()} == {rank: said.place for rank, said in now.items()}
@@ -49,9 +49,9 @@ def _read(path: Path) -> RankProgress | None:
 
 
 class Display:
-    """Shows the slowest rank's progress on stderr.
+    """Shows the progress of the slowest rank on stderr.
 
-    The bar is drawn by `update` alone: a drawing thread of its own would make the start of processes unsafe.
+    Only `update` draws the bar: a thread that draws would make starting processes unsafe.
     """
 
     def __init__(self, name: str, world_size: int) -> None:
@@ -90,7 +90,7 @@ class Display:
             self.say(f"{self._name}: {slowest.phase}")
 
     def say(self, text: str) -> None:
-        """Print a line, once."""
+        """Print a line, unless it is the same as the last one."""
         if text != self._said:
             self._console.print(text, highlight=False)
             self._said = text

@@ -1,7 +1,7 @@
-"""SLURM: jobs submitted by submitit, what became of them, and what a job knows of itself.
+"""SLURM: submits jobs by submitit, follows their states, and reads the limits of the job that this process is in.
 
-States come from squeue, and from the accounting (sacct) once the controller has forgotten a job. So a job that was
-killed is noticed also where there is no accounting; submitit alone would wait for its result for ever.
+States come from squeue, and from the accounting (sacct) once the controller has forgotten a job. So a killed job is
+noticed even without accounting; submitit itself would wait for its result forever.
 """
 
 import importlib.util
@@ -27,12 +27,12 @@ _OVER = frozenset(
     {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED"}
     | {"REVOKED", FORGOTTEN}
 )
-_PAUSE_S = (1.0, 5.0)  # between two questions: the first, and the longest when nothing changes
+_PAUSE_S = (1.0, 5.0)  # between two queries: after a change, and the longest without one
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_")
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
-    """What SLURM says of a job: its state (RUNNING, NODE_FAIL, ...), the reason, and the nodes it has or had."""
+    """SLURM's state of a job (RUNNING, NODE_FAIL, ...), the reason, and the nodes that the job has or had."""
 
     state: str
     reason: str = ""
@@ -45,18 +45,18 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The resources of a job that its point decides."""
+    """The resources of a job that depend on its point."""
 
     nodes: int
     gpus_per_node: int | None
 
 
 class Unreachable(Exception):
-    """SLURM does not answer at present."""
+    """SLURM does not answer at the moment."""
 
 
 def require() -> str | None:
-    """Raise `ConfigError` if nothing can be submitted from here; returns a line to tell the user, or None."""
+    """Raise `ConfigError` if nothing can be submitted from here; returns a notice for the user, or None."""
     if importlib.util.find_spec("submitit") is None:
         raise ConfigError("hydra/launcher=slurm: submitit is not installed; pip install 'rankscope[slurm]'")
     if shutil.which("sbatch") is None:
@@ -64,7 +64,7 @@ def require() -> str | None:
     _, error = output_of(["sacct", "-X", "-n", "-S", "now"])
     if error is None:
         return None
-    return f"rankscope: no accounting of SLURM here ({error}): how a job ended is known while squeue shows it"
+    return f"rankscope: SLURM has no accounting here ({error}): how a job ended is known only while squeue shows it"
 
 
 def submit(
@@ -96,7 +96,7 @@ def submit(
 
 
 def _parameters(config: SlurmConfig, name: str, shape: Shape, after: str | None) -> dict[str, Any]:
-    """Return submitit's parameters; what is None is left to the cluster."""
+    """Return submitit's parameters, without those that are left to the cluster."""
     wanted = {
         "job_name": name,
         "partition": config.partition,
@@ -113,16 +113,17 @@ def _parameters(config: SlurmConfig, name: str, shape: Shape, after: str | None)
         "array_parallelism": config.array_parallelism,
         "setup": config.setup or None,
         "dependency": None if after is None else f"afterany:{after}",
-        # the nodes of a run wait for one another by themselves, and the last one analyses
+        # the nodes of a run wait for each other themselves, and the last one analyses
         "srun_args": ["--kill-on-bad-exit=0", "--wait=0"],
-        "additional_parameters": {"no-requeue": True} | config.additional_parameters,  # the run folder is taken by then
+        # a requeued job would find its run folder taken
+        "additional_parameters": {"no-requeue": True} | config.additional_parameters,
     }
     return {key: value for key, value in wanted.items() if value is not None}
 
 
 @contextmanager
 def _as_outside_of_a_job() -> Iterator[None]:
-    """Hide the variables of the job that this process may run in: sbatch takes them for wishes."""
+    """Hide the variables of the job that this process may be in: sbatch would take them as options."""
     inside = "SLURM_JOB_ID" in os.environ
     hidden = [name for name in os.environ if inside and name.startswith(_OF_A_JOB) and name != "SLURM_CONF"]
     kept = {name: os.environ.pop(name) for name in hidden}
@@ -133,7 +134,7 @@ def _as_outside_of_a_job() -> Iterator[None]:
 
 
 def states(jobs: Collection[str]) -> dict[str, JobState]:
-    """Return what SLURM says of each job; raises `Unreachable`."""
+    """Return the state of each job; raises `Unreachable`."""
     mains = ",".join(sorted({number.partition("_")[0] for number in jobs}))
     listed = _ask("squeue", "-h", "-r", "-t", "all", "-j", mains, "-o", "%F_%K|%T|%r|%N")
     found = {}
@@ -148,7 +149,7 @@ def states(jobs: Collection[str]) -> dict[str, JobState]:
 
 
 def _ask(*command: str) -> list[str] | None:
-    """Return the lines that one of SLURM's commands says; None where it knows nothing of the job, or is not there."""
+    """Return the output lines of a SLURM command; None if it does not know the job, or is not installed."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except FileNotFoundError:
@@ -161,9 +162,9 @@ def _ask(*command: str) -> list[str] | None:
 
 
 def watch(jobs: Collection[str], stop: Stop) -> Iterator[tuple[str, JobState]]:
-    """Yield each job and its state whenever that changes, until all are over; raises `Interrupted`.
+    """Yield each job and its state whenever the state changes, until all jobs are over; raises `Interrupted`.
 
-    While SLURM does not answer, nothing is taken as ended.
+    While SLURM does not answer, no job counts as ended.
     """
     known: dict[str, JobState] = {}
     pause = _PAUSE_S[0]
@@ -189,12 +190,12 @@ def _sleep(seconds: float, stop: Stop) -> None:
 
 
 def cancel(jobs: Collection[str]) -> None:
-    """Cancel jobs; those that are over already do not matter."""
+    """Cancel jobs; jobs that are over already are ignored."""
     output_of(["scancel", *jobs])
 
 
 def down(nodes: str) -> str:
-    """Return which of a job's nodes are down and why, or "" where SLURM does not say."""
+    """Return which of a job's nodes are down and why, or "" if SLURM does not know."""
     text, _ = output_of(["sinfo", "-h", "-N", "-n", nodes, "-t", "down,drain,fail,no_respond", "-o", "%N (%E)"])
     return ", ".join(dict.fromkeys((text or "").splitlines()))
 
@@ -204,7 +205,7 @@ def end_of_job() -> float | None:
     number = os.environ.get("SLURM_JOB_ID")
     if number is None:
         return None
-    if "SLURM_JOB_END_TIME" in os.environ:  # newer versions say it
+    if "SLURM_JOB_END_TIME" in os.environ:  # set by newer versions
         return float(os.environ["SLURM_JOB_END_TIME"])
     text, _ = output_of(["squeue", "-h", "-j", number, "-o", "%e"])
     try:
@@ -214,7 +215,7 @@ def end_of_job() -> float | None:
 
 
 def reason() -> str | None:
-    """Return why SLURM ends the job of this process ("NodeDown", "TimeLimit"); None where it does not say."""
+    """Return why SLURM ends the job of this process ("NodeDown", "TimeLimit"), or None if it is unknown."""
     number = os.environ.get("SLURM_JOB_ID")
     if number is None:
         return None

@@ -1,7 +1,7 @@
-"""What torch is installed here and which GPUs it sees, without importing it; and the output of small commands.
+"""Which torch is installed and which GPUs it sees, without importing it; and the output of small commands.
 
-Versions come from torch's own version file. Devices need CUDA, so a short subprocess is asked, and only where torch
-was built for GPUs. Needs no package of the extra `train`: the doctor must run without them.
+Versions come from torch's version file. Devices need CUDA, so a short subprocess lists them, only if torch was built
+for GPUs. This module needs no package of the extra `train`, because `rankscope doctor` must run without them.
 """
 
 import importlib.util
@@ -30,18 +30,18 @@ print(json.dumps({"devices": devices, "nccl": nccl}))
 
 
 class TorchFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch is here and which GPUs it sees; `version` is None where torch is not installed."""
+    """The installed torch and the GPUs it sees; `version` is None if torch is not installed."""
 
     version: str | None = None
     cuda: str | None = None
     hip: str | None = None
     nccl: str | None = None
     devices: tuple[dict[str, Any], ...] = ()
-    error: str | None = None  # why devices could not be asked for
+    error: str | None = None  # why the devices are unknown
 
 
 def torch_facts() -> TorchFacts:
-    """Ask for torch's versions and devices; about 5 s where torch was built for GPUs, else at once."""
+    """Return torch's versions and devices; takes about 5 s if torch was built for GPUs, otherwise no time."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return TorchFacts(error="torch is not installed; pip install 'rankscope[train]'")
@@ -51,13 +51,13 @@ def torch_facts() -> TorchFacts:
         return msgspec.structs.replace(facts, error="this torch was built without CUDA")
     text, error = output_of([sys.executable, "-c", _PROBE], timeout_s=180)
     if text is None:
-        return msgspec.structs.replace(facts, error=f"torch cannot be asked for devices: {error}")
+        return msgspec.structs.replace(facts, error=f"torch cannot list its devices: {error}")
     found = json.loads(text.splitlines()[-1])
     return msgspec.structs.replace(facts, devices=tuple(found["devices"]), nccl=found["nccl"])
 
 
 def output_of(command: Sequence[str], timeout_s: float = 20.0) -> tuple[str | None, str | None]:
-    """Run `command`; returns (its output, None) or (None, why there is none)."""
+    """Run `command`; returns (output, None), or (None, error)."""
     if shutil.which(command[0]) is None:
         return None, f"{command[0]} is not on PATH"
     try:

@@ -1,6 +1,8 @@
 """The command `rankscope`: its table, and one line for what cannot be done."""
 
+import subprocess
 import sys
+import types
 
 import pytest
 
@@ -8,15 +10,42 @@ from rankscope.conf import cli
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--help"]) == 0
-    out = capsys.readouterr().out
-    assert all(f"rankscope {command}" in out for command in cli.COMMANDS)
-    assert max(map(len, out.splitlines())) <= 80
+    for words in (["--help"], ["-h"], ["help"]):
+        assert cli.main(words) == 0
+        out = capsys.readouterr().out
+        assert all(f"rankscope {command}" in out for command in cli.COMMANDS)
+        assert max(map(len, out.splitlines())) <= 80
+    assert cli.main([]) == 2
+    assert capsys.readouterr().out == out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["-V"]) == cli.main(["--version"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second and first.startswith("rankscope ")
 
 
 def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["analyse"]) == 2
-    assert "no command 'analyse'" in capsys.readouterr().err
+    assert "rankscope: no command 'analyse'" in capsys.readouterr().err
+
+
+def test_arguments_reach_a_command_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags that the group has too, and what `--` keeps apart."""
+    given: list[list[str]] = []
+
+    def main(argv: list[str]) -> int:
+        given.append(argv)
+        return 3
+
+    module = types.ModuleType("stand_in")
+    vars(module)["main"] = main
+    monkeypatch.setitem(sys.modules, "stand_in", module)
+    monkeypatch.setitem(cli.COMMANDS, "run", ("stand_in", "main", ""))
+    words = ["-m", "--help", "-V", "a=1", "--", "--lr", "--", ""]
+    assert cli.main(["run", *words]) == 3
+    assert cli.main(["run", "--", "x"]) == 3
+    assert given == [words, ["--", "x"]]
 
 
 @pytest.mark.parametrize("package", ["hydra", "psutil"])
@@ -28,3 +57,12 @@ def test_a_missing_extra_is_named(
     monkeypatch.setitem(sys.modules, package, None)
     assert cli.main(["run"]) == 2
     assert f"{package} is not installed; pip install 'rankscope[train]'" in capsys.readouterr().err
+
+
+def test_the_table_alone_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from rankscope.conf import cli; cli.main(['--help']);"
+        "sys.exit(str({'torch', 'pandas', 'numpy', 'pyarrow', 'hydra', 'psutil', 'rich'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "set()"

@@ -47,7 +47,7 @@ for step, batch in enumerate(monitor.loader(batches())):
     if fault == "kill" and step == at:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault == "broken" and rank == 1 and step == at:
-        monitor._watch._judge = None  # calling it raises
+        monitor._watch._session._judge = None  # calling it raises
     monitor.step()
 monitor.close()
 print(f"rank {rank} loss {loss.item():.9g}\\n", end="", flush=True)

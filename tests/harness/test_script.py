@@ -101,7 +101,7 @@ def test_a_script_that_is_over_early_counts_whole_steps_only(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("train(2)", "ended after 1 steps, all of them warm-up: this pass wants 4"),
+        ("train(2)", "ended after 1 steps, all of them warm-up: this pass needs 4"),
         ("", "ended without a step"),
         ("train(3); sys.exit(5)", "SystemExit: 5"),
         ("train(3); raise ValueError('no')", "ValueError: no"),
@@ -154,7 +154,7 @@ with profile(schedule=schedule(wait=0, warmup=0, active=2), on_trace_ready=lambd
     done, info, _run_dir = alone(tmp_path, code, "torch", passes=["torch"], run_on=True)
     assert done.returncode == 0, done.stderr
     assert (info["steps_from"], info["steps"], info["traces"]) == ("profiler", 4, ["trace.json.gz"])
-    assert "left idle" in info["notes"][0]
+    assert "is idle" in info["notes"][0]
 
 
 def test_a_recorder_decides_where_steps_end(tmp_path: Path) -> None:

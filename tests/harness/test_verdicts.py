@@ -9,7 +9,7 @@ import pytest
 
 from rankscope.harness.watch.exact_tests import Values, _u_counts, fisher, u_statistic, u_threshold
 from rankscope.harness.watch.judge import JUDGED, REFERENCE, SPEED, LateRank, Speed, own_parts
-from rankscope.harness.watch.log_limit import MOST, STEPS, Voice
+from rankscope.harness.watch.log_limit import MOST, STEPS, LogLimit
 
 MS = 1e6
 EVERY = 5
@@ -134,8 +134,8 @@ def test_a_few_odd_steps_change_nothing() -> None:
 
 
 def test_an_unsteady_job_does_not_flood_the_log() -> None:
-    voice = Voice()
-    told = [voice.lines(step, f"event {step}") for step in range(MOST + 5)]
+    limit = LogLimit()
+    told = [limit.lines(step, f"event {step}") for step in range(MOST + 5)]
     assert [len(lines) for lines in told] == [1] * (MOST + 1) + [0] * 4 and "events.jsonl" in told[MOST][0]
-    rare = [voice.lines(STEPS + 200 * k, "rare") for k in range(MOST)]
+    rare = [limit.lines(STEPS + 200 * k, "rare") for k in range(MOST)]
     assert rare[-1] == ["rare"], "five in a thousand steps are told again"

@@ -137,7 +137,7 @@ def test_cancelled_and_given_up(cluster: Cluster, tmp_path: Path) -> None:
     said = {name: process.communicate(timeout=180)[1] for name, process in begun.items()}
     assert begun["cancelled"].returncode == 2, said
     assert "was cancelled" in said["cancelled"]
-    assert ["no accounting of SLURM" in said[name] for name in folders] == [True, False]
+    assert ["SLURM has no accounting here" in said[name] for name in folders] == [True, False]
     assert begun["given-up"].returncode == 130, said
     assert folders["cancelled"].read_record()["status"] == "cancelled"
     assert folders["given-up"].read_record()["status"] == "interrupted"

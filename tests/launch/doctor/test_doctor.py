@@ -2,6 +2,8 @@
 
 import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +41,20 @@ def test_without_torch_it_says_how_to_get_it(
     assert "'rankscope[train]'" in words
     assert "hydra-core" in words
     assert "cannot run here yet" in out
+
+
+def test_it_starts_without_the_libraries_that_it_looks_for() -> None:
+    code = (
+        "import sys; sys.modules |= dict.fromkeys(('torch', 'psutil', 'hydra', 'omegaconf', 'nvtx', 'submitit'));"
+        "from rankscope.conf import cli; sys.exit(cli.main(['doctor', '--help']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "--runs-dir" in done.stdout, done.stderr
+
+
+def test_an_option_that_does_not_exist_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["--fast"]) == 2
+    assert "rankscope doctor: " in capfd.readouterr().err
 
 
 def hidden_nsys(folder: Path) -> Path:

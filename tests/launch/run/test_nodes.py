@@ -180,7 +180,7 @@ def test_a_killed_launcher_is_missed_and_replaced(start: Callable[..., "Pair"], 
     number = int(leader.removeprefix("host"))
     pair.launchers[number - 1].send_signal(signal.SIGKILL)
     status, said = pair.ended()[2 - number]
-    assert status == 2 and f"node 0 ({leader}) gave no sign" in said
+    assert status == 2 and f"node 0 ({leader}) did not report" in said
     record = read_json(pair.run_dir.record)
     assert (record["status"], record["failure"]["kind"]) == ("failed", "lost_node")
     assert of_run(pair.run_dir.path) == [] and of_run(pair.local) == []

@@ -40,7 +40,7 @@ def run(tmp_path: Path, *overrides: str) -> tuple[int, dict[str, object], Path]:
         ("no-report", "nsys_report_missing", "wrote no usable report", True),
         ("fails", "nsys_failed", "fake nsys: cannot attach", False),
         ("same-name", "nsys_export_failed", "fake nsys: not a report", True),
-        ("killed", "nsys_report_unfinished", "no importer of its own release", True),
+        ("killed", "nsys_report_unfinished", "no importer of its release", True),
     ],
 )
 @pytest.mark.usefixtures("stub_analysis")

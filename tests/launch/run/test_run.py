@@ -134,8 +134,8 @@ def test_what_is_unknown_of_the_environment_has_a_reason(monkeypatch: pytest.Mon
 def test_launch_loads_no_torch() -> None:
     code = (
         "import sys; from rankscope.launch import main; from rankscope.launch.configure import compose;"
-        "from rankscope.launch.doctor import doctor; compose.compose([]);"
-        "main.torch_facts(); sys.exit('torch' in sys.modules)"
+        "from rankscope.launch.doctor import doctor; from rankscope.launch.system.torch_facts import torch_facts;"
+        "compose.compose([]); torch_facts(); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -1,0 +1,37 @@
+"""What all commands share: an error that a user can mend becomes one line on stderr and an exit status."""
+
+import os
+from collections.abc import Sequence
+
+import click
+
+from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS, OK
+
+
+def run_command(
+    command: click.Command, argv: Sequence[str], *, known: tuple[type[Exception], ...], hint: str, prefix: str
+) -> int:
+    """Run a command and return its exit status: its own, 2 refused or failed, 130 interrupted.
+
+    The messages of errors of the types `known` are printed after `prefix`. `hint` says what to do about a file or
+    folder that the system refuses. Any other error is a bug and goes on.
+    """
+    name = command.name or prefix
+    try:
+        with command.make_context(name, list(argv), help_option_names=["-h", "--help"]) as context:
+            return int(command.invoke(context) or OK)
+    except click.exceptions.Exit as end:  # --help
+        return end.exit_code
+    except click.ClickException as error:
+        click.echo(f"{name}: {error.format_message()}", err=True)
+    except (click.exceptions.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except known as error:
+        click.echo(f"{prefix}: {error}", err=True)
+    except BrokenPipeError:  # the reader of our output left: `rankscope ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return OK
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        click.echo(f"{prefix}: {place}{error.strerror or error}; {hint}", err=True)
+    return NO_NUMBERS

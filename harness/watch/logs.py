@@ -1,0 +1,104 @@
+"""What is written of a watched run: every step, statistics of a rolling window, and events."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankscope.conf.contract import RANGE_COLUMNS, StepRow
+from rankscope.conf.monitor_dir import MonitorRankDir
+from rankscope.harness.watch.log_limit import LogLimit
+from rankscope.harness.watch.options import Options
+from rankscope.harness.watch.sinks import Lines, Sink, StepFiles
+
+log = logging.getLogger("rankscope.monitor")
+
+
+class StepLog:
+    """Writes the steps of one rank, and every few steps the statistics of the last ones."""
+
+    def __init__(self, folder: MonitorRankDir, options: Options, sinks: Sequence[Sink]) -> None:
+        self._steps = StepFiles(folder, options.part_steps)
+        self._statistics = Lines(folder.stats)
+        self._sinks = sinks
+        self._every = options.every
+        self._recent: deque[dict[str, Any]] = deque(maxlen=options.window)
+        self._samples: dict[int, int | None] = {}  # of steps that the device has not completed
+
+    def count(self, step: int, samples: int | None) -> None:
+        """Keep the number of samples of a step until its times are known."""
+        self._samples[step] = samples
+
+    def write(self, rows: Sequence[StepRow], traced: Callable[[int], bool]) -> None:
+        """Write complete steps; `traced` tells whether torch.profiler recorded a step."""
+        lines = [line_of(row, self._samples.pop(row["step"], None), traced(row["step"])) for row in rows]
+        self._steps.write(lines)
+        self._recent.extend(lines)
+        if any(line["step"] % self._every == self._every - 1 for line in lines):
+            found = {"step": self._recent[-1]["step"], "time": time.time(), **statistics(self._recent)}
+            self._statistics.write(found)
+            for sink in self._sinks:
+                sink.stats(found)
+
+    def close(self) -> None:
+        self._steps.close()
+        self._statistics.close()
+
+
+class EventLog:
+    """Writes events to the sinks, and on rank 0, which has a `path`, to events.jsonl and to the log."""
+
+    def __init__(self, path: Path | None, sinks: Sequence[Sink]) -> None:
+        self._file = None if path is None else Lines(path)
+        self._sinks = sinks
+        self._limit = LogLimit()
+
+    def write(self, event: dict[str, Any], text: str) -> None:
+        if self._file is not None:
+            self._file.write(event | {"time": time.time()})
+            for line in self._limit.lines(event["step"], text):
+                log.warning("rankscope: %s", line)
+        for sink in self._sinks:
+            sink.event(event, text)
+
+
+def step_ns(row: StepRow) -> int:
+    """Return a step's time by the device's clock, on a CPU by the host's."""
+    return int(row["host_ns"] if row["device_ns"] is None else row["device_ns"])
+
+
+def line_of(row: StepRow, samples: int | None, traced: bool) -> dict[str, Any]:
+    """Return what is written of a step (ms); null for a range that the step did not have."""
+    line = {"step": row["step"], "start_ns": row["start_ns"], "step_ms": step_ns(row) * 1e-6}
+    line |= {
+        f"{name}_ms": None if row[column] is None else row[column] * 1e-6 for name, column in RANGE_COLUMNS.items()
+    }
+    return line | {
+        "host_ms": row["launch_ns"] * 1e-6,
+        "samples": samples,
+        "memory_peak_bytes": row["memory_peak_bytes"],
+        "first_of_epoch": row["first_of_epoch"],
+        "traced": traced,
+    }
+
+
+def statistics(lines: Collection[dict[str, Any]]) -> dict[str, Any]:
+    """Return percentiles and means over lines of steps; samples per second only if the samples of every step are known."""
+    times = np.array([line["step_ms"] for line in lines])
+    samples = [line["samples"] for line in lines]
+    known = all(count is not None for count in samples)
+    peaks = [line["memory_peak_bytes"] for line in lines if line["memory_peak_bytes"] is not None]
+    p50, p95, p99 = np.percentile(times, (50, 95, 99)).tolist()
+    return {
+        "steps": len(times),
+        "step_ms_p50": p50,
+        "step_ms_p95": p95,
+        "step_ms_p99": p99,
+        "data_wait_ms": float(np.mean([line["data_wait_ms"] for line in lines])),
+        "samples_per_s": sum(samples) / float(times.sum() * 1e-3) if known and sum(samples) else None,
+        "memory_peak_bytes": max(peaks, default=None),
+    }
