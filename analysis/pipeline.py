@@ -90,7 +90,8 @@ def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice
     data, more = identify(outcomes)
     notices = [*found.notices, *notices, *more]
     if len(paths) == 1 and options.borrow_sizes:
-        data = _with_borrowed_sizes(data, paths[0])
+        own = found.run_dir.for_pass(found.pass_name).path if found.run_dir and found.pass_name else paths[0]
+        data = _with_borrowed_sizes(data, own)
     recording, more = measure_ranks(data, options, world_size=found.world_size)
     recording = msgspec.structs.replace(
         recording,
@@ -102,15 +103,15 @@ def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice
 
 
 def _with_borrowed_sizes(data: list[RankData], folder: Path) -> list[RankData]:
-    """Return the ranks of an nsys pass with the sizes of collectives that its torch pass has."""
-    torch_pass = borrowed_sizes.lender(data, folder)
-    if torch_pass is None:
+    """Return the ranks of a pass with the sizes of collectives that only another pass of the run has."""
+    other = borrowed_sizes.lender(data, folder)
+    if other is None:
         return data
     try:
-        torch, _ = _record([torch_pass], Options(cache=False))
+        lender, _ = _record([other], Options(cache=False, borrow_sizes=False))
     except AnalysisError:
         return data  # a run's own analysis names what is wrong with it
-    return borrowed_sizes.borrow(data, torch.ranks, torch.steps_judged)
+    return borrowed_sizes.borrow(data, lender.ranks, lender.steps_judged)
 
 
 def _second_witness(recording: Recording) -> tuple[Agreement | None, list[Notice]]:
