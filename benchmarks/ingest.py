@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 REAL = HERE.parent / "tests" / "data" / "traces" / "big_baseline_w4"
 PEERS = {"HTA 0.5.0": "HolisticTraceAnalysis==0.5.0", "HTA 0.6.1 (traceinsight)": "traceinsight==0.6.1"}
 MB = 1_000_000
-PARTS = ("small", "tables", "parquet", "ranks", "limits")
+PARTS = ("small", "tables", "ranks", "limits")
 
 
 @dataclass
@@ -180,17 +180,6 @@ class Bench:
             traces.repeated(REAL / "rank0.json.gz", path, size * MB)
             runs = [*self.both("tables", path), *self.against("tables", path, once=size > 10)]
             rows += alternate(f"{size} MB, one rank, to tables in memory", runs, self.repeat, size)
-            path.unlink()
-        return rows
-
-    def parquet(self) -> list[dict[str, Any]]:
-        rows = []
-        for size in (10, 100, 1000, 2000):
-            path = self.folder / f"{size}.json"
-            traces.repeated(REAL / "rank0.json.gz", path, size * MB)
-            peer = self.against("tables", path, once=True) if size == 1000 else []
-            runs = [*self.both("parquet", path, once=size == 2000), *peer]
-            rows += alternate(f"{size} MB, one rank, to Parquet (HTA: to memory)", runs, self.repeat, size)
             path.unlink()
         return rows
 

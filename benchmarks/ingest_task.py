@@ -21,20 +21,11 @@ def analyze(cache: bool) -> float:
     return time.perf_counter() - began
 
 
-def read(task: str) -> float:
+def read() -> float:
     from rankscope.analysis.read.kineto import reader as kineto
 
     if FAST:
         kineto.warm_up()
-    if task == "parquet":
-        import pyarrow.parquet  # noqa: F401
-
-        from rankscope.analysis.read.kineto.to_parquet import ingest
-
-        with tempfile.TemporaryDirectory() as folder:
-            began = time.perf_counter()
-            ingest(PATH, Path(folder), fast=FAST)
-            return time.perf_counter() - began
     began = time.perf_counter()
     kineto.read(PATH, fast=FAST)
     return time.perf_counter() - began
@@ -69,8 +60,8 @@ def limit(task: str) -> float:
 def main() -> None:
     if TASK in ("analyze", "analyze-cached"):
         seconds = analyze(TASK == "analyze-cached")
-    elif TASK in ("tables", "parquet"):
-        seconds = read(TASK)
+    elif TASK == "tables":
+        seconds = read()
     else:
         seconds = limit(TASK)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]

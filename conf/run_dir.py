@@ -10,8 +10,9 @@ runs/<date>-<time>-<name>/
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from rankscope.conf.contract import PassName
 from rankscope.conf.files import read_json, write_json
 
 LAYOUT_VERSION = 1
@@ -70,6 +71,16 @@ class RankDir:
         return self.path / "nsys.sqlite"
 
     @property
+    def calls(self) -> Path:
+        """The timed collectives of the timed window."""
+        return self.path / "calls.json"
+
+    @property
+    def slow_steps(self) -> Path:
+        """Where the main thread was while a step lasted too long."""
+        return self.path / "slow_steps.json"
+
+    @property
     def key_averages(self) -> Path:
         """torch.profiler's `key_averages` (Parquet); a text version is next to it with the suffix .txt."""
         return self.path / "key_averages.parquet"
@@ -105,9 +116,9 @@ class PassDir:
         return self.path.name
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> PassName:
         """The pass's name without the number of the repeat."""
-        return self.name.partition("-")[0]
+        return cast(PassName, self.name.partition("-")[0])
 
     @property
     def torchrun(self) -> Path:

@@ -23,9 +23,10 @@ def main(arguments: list[str]) -> None:
 
     An error that stops the rank is passed on to torchrun.
     """
-    path, pass_name = arguments
+    path, names = arguments[0], arguments[1].split(",")
     run_dir = RunDir(Path(path).absolute())  # a script may change the working folder
-    rank_dir = run_dir.for_pass(pass_name).rank(int(os.environ.get("RANK", "0")))
+    rank = int(os.environ.get("RANK", "0"))
+    rank_dir = run_dir.for_pass(names[0]).rank(rank)
     if "RANKSCOPE_UMASK" in os.environ:  # nsys clears the umask, which would make the files writable for everybody
         os.umask(int(os.environ["RANKSCOPE_UMASK"], 8))
     rank_dir.path.mkdir(parents=True, exist_ok=True)
@@ -33,7 +34,7 @@ def main(arguments: list[str]) -> None:
         die_with_parent()
     log_to(rank_dir)
     answer_for_stacks(rank_dir)
-    recording = Recording(run_dir, pass_name, rank_dir)
+    recording = Recording(run_dir, names, rank)
     with saving(recording.save_for):
         try:
             _run(recording)

@@ -1,1 +1,1 @@
-"""Across ranks: which records are one collective, one clock for all, waits apart from transfers."""
+"""Works across ranks: matches collectives, puts all ranks on one clock, separates waits from transfers."""

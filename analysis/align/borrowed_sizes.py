@@ -1,7 +1,7 @@
-"""Sizes of collectives that an export does not hold, from the torch pass of the same run.
+"""Takes sizes of collectives that an nsys export lacks from the torch pass of the same run.
 
-Both passes do the same steps, so a step with as many collectives of the same kinds in the same order has the
-same sizes.
+Both passes run the same steps. So a step with the same number of collectives, of the same kinds in the same order, has
+the same sizes.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ from rankscope.analysis.rank.rank_data import NO_STEP, RankData
 
 
 def lender(ranks: list[RankData], folder: Path) -> Path | None:
-    """Return the torch pass beside the nsys pass in `folder`, None where there is none or nothing is lacking."""
+    """Return the torch pass next to the nsys pass in `folder`; None if there is none or no size is missing."""
     torch_pass = folder.resolve().parent / "torch"
     lacking = any((data.comms["bytes"] == UNKNOWN).any() for data in ranks if data.source == "nsys")
     found = lacking and folder.resolve().name == "nsys" and (torch_pass / "ranks").is_dir()
@@ -22,7 +22,7 @@ def lender(ranks: list[RankData], folder: Path) -> Path | None:
 
 
 def borrow(ranks: list[RankData], lenders: list[RankData], steps: list[int]) -> list[RankData]:
-    """Return `ranks` with the sizes that the last of `steps` has on the lenders; as they are without such a step."""
+    """Return `ranks` with the sizes that the last of `steps` has on the lenders; unchanged if there is no step."""
     if not steps:
         return ranks
     by_rank = {data.rank: data for data in lenders}
@@ -30,7 +30,7 @@ def borrow(ranks: list[RankData], lenders: list[RankData], steps: list[int]) -> 
 
 
 def _with_sizes(data: RankData, lender: RankData, step: int) -> RankData:
-    """Fill the unknown sizes of every step that looks like the lender's `step`."""
+    """Fill in the unknown sizes of every step that has the same calls as the lender's `step`."""
     kinds, sizes = _calls(lender, step)
     filled = data.comms["bytes"].copy()
     for own in np.unique(data.comms["step"]).tolist():

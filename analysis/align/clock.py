@@ -1,7 +1,7 @@
-"""One clock for all ranks, from the instants at which collectives end, with the error that is left.
+"""Estimates one clock for all ranks from the times at which collectives end, and the remaining error.
 
-Comes in: matched calls (`collectives.match`) in each rank's own time. Goes out: an `Alignment`, which turns a rank's
-time into the common one. A unit is a host where hosts are known (its ranks share a clock), else a rank.
+Input: matched calls (from `match.match`) in each rank's own time. Output: an `Alignment`, which converts a rank's time
+into common time. A unit is a host if the hosts are known (its ranks share a clock), otherwise a rank.
 """
 
 from collections import defaultdict, deque
@@ -16,31 +16,31 @@ from rankscope.analysis.core.kinds import SYNCHRONISING
 from rankscope.analysis.core.table import Column, Table
 from rankscope.analysis.rank.rank_data import RankData
 
-_ROUNDS = 4  # of alternating medians; the first already starts from pairwise medians
-_MIN_POINTS = 20  # collectives that carry a drift
+_ROUNDS = 4  # of alternating medians; pairwise medians are the starting point
+_MIN_POINTS = 20  # collectives needed to estimate a drift
 _BLOCKS = 8
-_SIGNIFICANT = 5.0  # standard errors from which on a drift is claimed; below, correcting it would add noise
+_SIGNIFICANT = 5.0  # standard errors above which a drift is corrected; below, correcting it would add noise
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:
-    """Offsets and drifts per rank, against the reference rank, and how far they can be trusted."""
+    """Offsets and drifts of each rank against the reference rank, and how far they can be trusted."""
 
     method: str  # shared_clock | collective_ends | probes | none
     reference_rank: int
     offset_ns: dict[int, int]  # this rank's clock minus the reference's, at `origin`
-    drift: dict[int, float]  # ns a ns; absent where the window cannot carry one
+    drift: dict[int, float]  # ns per ns; absent if the window is too short to estimate it
     origin: int  # ns on the reference clock
     unaligned: frozenset[int] = frozenset()  # ranks that share no synchronising collective with the reference
     residual_ns: Column = field(default_factory=lambda: np.zeros(0, np.int64))  # |own end - median of the others'|
     spread_ns: Column = field(default_factory=lambda: np.zeros(0, np.int64))  # latest minus earliest end of each call
-    feasible_width_ns: int | None = None  # what causality leaves open, for the rank where it leaves most
-    causality_violations: int = 0
-    clock_error_ns: int | None = None  # of a clock that the ranks share, by their probes, where ends are loose
-    probed: dict[int, Probed] = field(default_factory=dict)  # what the probes say, whichever method was used
+    feasible_width_ns: int | None = None  # offset range that causality allows, for the rank with the largest range
+    causality_violations: int = 0  # calls in which a rank starts after another has ended
+    clock_error_ns: int | None = None  # error of the clock according to the probes, if ends of collectives are loose
+    probed: dict[int, Probed] = field(default_factory=dict)  # the clocks by the probes, whichever method was used
 
     def to_common(self, rank: int, times: Column) -> Column:
-        """Turn times of a rank's clock (ns) into the reference's (ns)."""
+        """Convert times of a rank's clock (ns) into the reference's (ns)."""
         shifted: Column = times - self.offset_ns.get(rank, 0)
         drift = self.drift.get(rank, 0.0)
         if drift:
@@ -48,7 +48,7 @@ class Alignment:
         return shifted
 
     def disagreements(self) -> dict[int, tuple[int, int]]:
-        """Return the ranks whose probes and collectives differ beyond their errors, as (difference, errors) in ns."""
+        """Return the ranks whose probes and collectives differ by more than their errors: (difference, errors) ns."""
         found = {}
         for rank, clock in self.probed.items() if self.method == "collective_ends" else ():
             differs = abs(self.offset_ns.get(rank, 0) - clock.at(self.origin + clock.offset_ns))
@@ -59,7 +59,7 @@ class Alignment:
 
     @property
     def bound_ns(self) -> int | None:
-        """Error bound: what the probes of a shared clock leave, else p95 of the residual; None without either."""
+        """The error bound: from the probes of a shared clock, otherwise p95 of the residual; None without either."""
         if self.clock_error_ns is not None:
             return self.clock_error_ns
         return int(np.percentile(self.residual_ns, 95)) if len(self.residual_ns) else None
@@ -81,7 +81,7 @@ def align(calls: Table, ranks: Sequence[RankData]) -> Alignment:
     offset, reached = _offsets(ends["end"], call, unit, units, unit_of[reference])
     origin = int(np.sort(ends["end"] - offset[unit])[len(unit) // 2])
     drift = _drifts(ends["end"] - offset[unit], call, unit, units, unit_of[reference]) if units > 1 else {}
-    if drift:  # what the offsets were before the drift was known is their value in the middle, but only roughly
+    if drift:  # without the drift, the offsets were its value in the middle of the window, but only roughly
         slopes = np.array([drift.get(number, 0.0) for number in range(units)])
         rest = ends["end"] - offset[unit] - origin
         rest = rest - np.rint(rest * slopes[unit]).astype(np.int64)
@@ -113,14 +113,15 @@ def _units(ranks: Sequence[RankData]) -> tuple[dict[int, int], str]:
 
 
 def _probed(ranks: Sequence[RankData]) -> int | None:
-    """Return the error of a shared clock by its probes (ns); None for GPU records, whose stamps err by themselves."""
+    """Return the error of a shared clock from its probes (ns); None for GPU records: their stamps add an error."""
     return shared_clock_error(ranks) if all(data.mode == "cpu" for data in ranks) else None
 
 
 def _by_probes(alignment: Alignment, ranks: Sequence[RankData], clocks: dict[int, Probed]) -> Alignment:
-    """Return the clocks of several hosts by their probes, where those err less than ends of collectives do.
+    """Return the clocks of several hosts from their probes, if the probes' error is below that of collective ends.
 
-    That is so under gloo, whose ends are loose. The stamps of a GPU err by themselves: there only ends count.
+    This is the case for gloo, whose ends are loose. GPU timestamps have an error of their own, so for them only the
+    ends of collectives are used.
     """
     bound = alignment.bound_ns
     error = max((clock.error_ns for clock in clocks.values()), default=0)
@@ -138,7 +139,7 @@ def _by_probes(alignment: Alignment, ranks: Sequence[RankData], clocks: dict[int
 
 
 def _offsets(end: Column, call: Column, unit: Column, units: int, reference: int) -> tuple[Column, Column]:
-    """Return each unit's offset (ns) against the reference unit, and whether it could be reached from there."""
+    """Return each unit's offset (ns) against the reference unit, and whether a chain of calls links the two."""
     offset, reached = _walk(_edges(end, call, unit, units), units, reference)
     if units > 1:
         calls = int(call[-1]) + 1
@@ -150,7 +151,7 @@ def _offsets(end: Column, call: Column, unit: Column, units: int, reference: int
 
 
 def _edges(end: Column, call: Column, unit: Column, units: int) -> dict[int, dict[int, int]]:
-    """Return the median difference of ends between units that meet in a call: edges[a][b] = clock b - clock a."""
+    """Return the median difference of ends between units that share a call: edges[a][b] = clock b - clock a."""
     first = group_by.starts_of(call)
     base = first[call]
     other = unit != unit[base]
@@ -164,7 +165,7 @@ def _edges(end: Column, call: Column, unit: Column, units: int) -> dict[int, dic
 
 
 def _walk(edges: dict[int, dict[int, int]], units: int, reference: int) -> tuple[Column, Column]:
-    """Add up the edges from the reference outwards, breadth first."""
+    """Add up the edges from the reference outwards (breadth first)."""
     offset, reached = np.zeros(units, np.int64), np.zeros(units, bool)
     reached[reference] = True
     queue = deque([reference])
@@ -179,7 +180,7 @@ def _walk(edges: dict[int, dict[int, int]], units: int, reference: int) -> tuple
 
 
 def _drifts(end: Column, call: Column, unit: Column, units: int, reference: int) -> dict[int, float]:
-    """Return the drift of each unit against the reference unit where the window carries a slope."""
+    """Return the drift of each unit against the reference unit, if the window is long enough to estimate it."""
     instant = group_by.median(end, call, int(call[-1]) + 1)[call]
     slopes = {}
     for number, rows in group_by.positions(unit).items():
@@ -197,10 +198,10 @@ def _drifts(end: Column, call: Column, unit: Column, units: int, reference: int)
 
 
 def _slope(x: Column, y: Column) -> tuple[float, float] | None:
-    """Return a robust slope and its standard error, None with few points.
+    """Return a robust slope and its standard error; None if there are too few points.
 
-    Ends within a step err together, so single points would make the error look too small: medians of blocks in
-    time are compared (Theil-Sen), and what they leave beside the line is the error.
+    Ends within a step have correlated errors, so single points would make the error look too small. Instead, medians of
+    blocks in time are compared (Theil-Sen), and their residuals from the line give the error.
     """
     if len(x) < _MIN_POINTS:
         return None
@@ -214,7 +215,7 @@ def _slope(x: Column, y: Column) -> tuple[float, float] | None:
 
 
 def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:
-    """Fill in what is left after alignment: residuals, spread, causality."""
+    """Fill in what the alignment leaves: residuals, spread, violations of causality."""
     start, end = on_common_clock(alignment, ends)
     latest, earliest = group_by.highest(start, call), group_by.lowest(end, call)
     first = group_by.starts_of(call)
@@ -228,14 +229,12 @@ def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:
         rows = rows[known[call[rows]]]
         if len(rows) and rank != alignment.reference_rank:
             widths.append(int((end[rows] - ref_start[call[rows]]).min() - (start[rows] - ref_end[call[rows]]).max()))
-    return Alignment(
-        **{name: getattr(alignment, name) for name in ("method", "reference_rank", "offset_ns", "drift", "origin")},
-        unaligned=alignment.unaligned,
+    return replace(
+        alignment,
         residual_ns=np.abs(end - group_by.median_of_others(end, call)),
         spread_ns=(group_by.highest(end, call) - earliest)[first],
         feasible_width_ns=max(widths, default=None),
         causality_violations=int((latest > earliest)[first].sum()),
-        clock_error_ns=alignment.clock_error_ns,
     )
 
 

@@ -1,11 +1,12 @@
-"""Which records of different ranks are the same collective.
+"""Finds which records of different ranks belong to the same collective.
 
-Comes in: the ranks' communication records. Goes out: one table with a row per record, `call` being the number of the
-collective it belongs to, -1 where it has no partner on some rank.
+Input: the ranks' communication records. Output: one table with a row per record. `call` is the number of the collective
+it belongs to, or -1 if the record has no partner on some rank.
 
-Key: (process group, Seq) where every rank has it. Otherwise the order within the group and step, where name, dtype and
-element count must agree; records left over from before the window are paired backwards from it, since each rank
-has a different number of them. Without steps, the shift at which metadata agree and the ends fit one clock.
+The key is (process group, Seq) if every rank has it. Otherwise calls are matched by their order within group and step,
+if name, dtype and element count agree. Records left over from before the window are paired backwards from it, since
+each rank has a different number of them. Without steps, calls are matched at the shift where the metadata agree and the
+ends fit one clock.
 """
 
 import difflib
@@ -46,7 +47,7 @@ def match(ranks: Many[RankData]) -> Table:
 
 
 def _stack(ranks: Many[RankData]) -> Table:
-    """Put the records of all ranks into one table; `group_id` names the group and its members."""
+    """Put the records of all ranks into one table. `group_id` names the group and its members."""
     labelled = [_group_labels(data) for data in ranks]
     every = sorted({label for _, labels in labelled for label in labels if label != _NO_GROUP})
     members = {label: group_members(label) for label in every}
@@ -58,7 +59,7 @@ def _stack(ranks: Many[RankData]) -> Table:
             assumed = _assumed_group(data, mine)
             members[assumed] = group_members(assumed)
             labels = [assumed if label == _NO_GROUP else label for label in labels]
-        again, words = encode(labels)  # the assumed group may be one of the others
+        again, words = encode(labels)  # the assumed group may equal one of the others
         codes = again[codes]
         sizes = np.array([len(members[word] or ()) for word in words] + [0], np.int64)
         part = data.comms.with_columns(rank=np.full(len(data.comms), data.rank), members=sizes[codes])
@@ -67,9 +68,9 @@ def _stack(ranks: Many[RankData]) -> Table:
 
 
 def _assumed_group(data: RankData, candidates: Many[str]) -> str:
-    """Return the group of records that name none: the one group there is, else all ranks of the job.
+    """Return the group of records that name none: the only group there is, otherwise all ranks of the job.
 
-    `waits` checks such an assumption: on one clock all intervals of a call must share an instant.
+    A wrong assumption shows in `clock`: the intervals of a call must overlap, or they count as `causality_violations`.
     """
     if len(candidates) == 1:
         return candidates[0]
@@ -79,12 +80,11 @@ def _assumed_group(data: RankData, candidates: Many[str]) -> str:
 
 
 def group_name(group_id: str) -> str:
-    """Return the process group's name from a `group_id`."""
     return group_id.partition("|")[0]
 
 
 def group_members(group_id: str) -> list[int] | None:
-    """Return the global ranks of a group from its `group_id`, None when nothing says who they are."""
+    """Return the global ranks of a group from its `group_id`; None if they are unknown."""
     members: list[int] | None = json.loads(group_id.partition("|")[2])
     return members
 
@@ -92,7 +92,7 @@ def group_members(group_id: str) -> list[int] | None:
 def _group_labels(data: RankData) -> tuple[Column, list[str]]:
     """Return each record's `group_id` as codes and words.
 
-    A record without metadata takes the group of its stream, if that has only one, else the only one there is.
+    A record without metadata takes the only group of its stream; if the stream has none, the rank's only group.
     """
     comms = data.comms
     keys = np.stack([comms["group"], comms["group_ranks"], comms["group_size"]], axis=1).astype(np.int64)
@@ -123,7 +123,7 @@ def _members(data: RankData, name: str, listed: str | None, size: int) -> list[i
         if isinstance(found, list) and found and all(isinstance(rank, int) for rank in found):
             return [int(rank) for rank in found]
     except ValueError:
-        pass  # none given, or shortened by its writer: "[0, 1, ..., 127]"
+        pass  # absent, or shortened by its writer: "[0, 1, ..., 127]"
     if name in data.groups:
         return data.groups[name]
     world = data.world_size
@@ -134,7 +134,7 @@ def _members(data: RankData, name: str, listed: str | None, size: int) -> list[i
 
 
 def _match_group(records: Table, rows: Column) -> Column:
-    """Return for each of `rows` the number of its call within the group, -1 without partners."""
+    """Return for each of `rows` the number of its call within the group, -1 if it has no partners."""
     result = np.full(len(rows), -1)
     part = _with_left_overs(records.take(rows))
     usable = ~np.isin(part["kind"], [code for code, word in enumerate(part.words["kind"]) if word in POINT_TO_POINT])
@@ -142,7 +142,7 @@ def _match_group(records: Table, rows: Column) -> Column:
     with_seq = usable & (part["seq"] != UNKNOWN)
     everywhere = np.isin(part["rank"], part["rank"][with_seq]).all()
     if not everywhere or (described & ~with_seq).any():
-        with_seq[:] = False  # some rank's torch writes no Seq: the order decides for all
+        with_seq[:] = False  # one rank's torch writes no Seq, so the order decides for all ranks
     following = 0
     if with_seq.any():
         chosen = np.flatnonzero(with_seq)
@@ -156,7 +156,7 @@ def _match_group(records: Table, rows: Column) -> Column:
 
 
 def _with_left_overs(part: Table) -> Table:
-    """Mark the records of each rank that lie before its first step, and the ranks that have steps at all."""
+    """Mark each rank's records from before its first step, and the ranks that have steps."""
     left_over, stepped = np.zeros(len(part), bool), np.zeros(len(part), bool)
     for rows in group_by.positions(part["rank"]).values():
         own = np.flatnonzero(part["step"][rows] != NO_STEP)
@@ -166,7 +166,7 @@ def _with_left_overs(part: Table) -> Table:
 
 
 def _by_seq(part: Table) -> Column:
-    """Number the calls by Seq; a second record of one rank and Seq (a coalesced launch) is a call of its own."""
+    """Number the calls by Seq. A second record of the same rank and Seq (a coalesced launch) is a separate call."""
     order = np.lexsort([np.arange(len(part)), part["rank"], part["seq"]])
     seq, rank = part["seq"][order], part["rank"][order]
     place = np.arange(len(part))
@@ -181,7 +181,7 @@ def _by_seq(part: Table) -> Column:
 
 
 def _by_order(part: Table) -> Column:
-    """Number the calls by their order, step by step; whole sequences where a rank has no steps."""
+    """Number the calls by their order, step by step; over the complete sequence if a rank has no steps."""
     result = np.full(len(part), -1)
     sequences = {rank: Calls.of(part, rows) for rank, rows in group_by.positions(part["rank"]).items()}
     following = 0
@@ -198,7 +198,7 @@ def _by_order(part: Table) -> Column:
 
 
 def _blocks(sequences: dict[int, Calls]) -> list[tuple[bool, dict[int, Calls]]]:
-    """Cut the sequences into what is matched together: left-over records of one kind, steps, records after them."""
+    """Split the sequences into blocks that are matched together: left-overs of one kind, each step, the remainder."""
     blocks: list[tuple[bool, dict[int, Calls]]] = []
     kinds = sorted({kind for calls in sequences.values() for kind in calls.before().kind.tolist()})
     for kind in kinds:
@@ -210,16 +210,16 @@ def _blocks(sequences: dict[int, Calls]) -> list[tuple[bool, dict[int, Calls]]]:
 
 
 def _zip_backwards(block: dict[int, Calls]) -> Column:
-    """Pair the last with the last, the one before with the one before, as far back as every rank has one.
+    """Pair the last with the last, the second to last with its counterpart, as far back as every rank has one.
 
-    Returned, here and below: the rows as a matrix, calls down and ranks across.
+    The result, here and below, is a matrix of rows: one line per call, one column per rank.
     """
     depth = min(len(calls.rows) for calls in block.values())
     return np.stack([calls.rows[len(calls.rows) - depth :] for calls in block.values()], axis=1)
 
 
 def _zip_step(block: dict[int, Calls]) -> Column:
-    """Pair the calls of one step by order; where ranks disagree, the longest common sequence of signatures."""
+    """Pair the calls of one step by order; if ranks disagree, take the longest common sequence of signatures."""
     present = {rank: calls for rank, calls in block.items() if len(calls.rows)}
     if len(present) < len(block):
         return _NO_CALLS
@@ -236,7 +236,7 @@ def _zip_step(block: dict[int, Calls]) -> Column:
 
 
 def _zip_shifted(block: dict[int, Calls]) -> Column:
-    """Pair whole sequences at the shift where signatures agree and the ends fit one clock best."""
+    """Pair complete sequences at the shift where signatures agree and the ends fit one clock best."""
     reference = max(block.values(), key=lambda calls: len(calls.rows))
     kept = {index: [int(row)] for index, row in enumerate(reference.rows)}
     for other in block.values():
@@ -250,7 +250,7 @@ def _zip_shifted(block: dict[int, Calls]) -> Column:
 
 
 def _whole_calls(records: Table, call: Column) -> Column:
-    """Return for each row whether its call has a record of every rank of the group that was loaded, and one kind."""
+    """Return whether the row's call has a record from every loaded rank of its group, all of the same kind."""
     ok = call >= 0
     count = int(call.max(initial=-1)) + 1
     if not count:

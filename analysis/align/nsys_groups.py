@@ -1,4 +1,4 @@
-"""Whom a communicator of NCCL holds: the ranks that used it. An export names communicators, not their members."""
+"""Finds the members of each NCCL communicator: the ranks that used it. An export names communicators, not members."""
 
 from collections import defaultdict
 
@@ -8,11 +8,11 @@ import numpy as np
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.rank.rank_data import RankData
 
-_BY_GROUP_SIZE = frozenset({"allgather", "reducescatter", "alltoall"})  # NCCL states the bytes of one rank's part
+_BY_GROUP_SIZE = frozenset({"allgather", "reducescatter", "alltoall"})  # NCCL gives the bytes of one rank's part
 
 
 def with_groups(ranks: list[RankData], world_size: int) -> list[RankData]:
-    """Name the members of each communicator: the ranks that used it. Then NCCL's sizes can be told as totals."""
+    """Set the members of each communicator to the ranks that used it, and turn NCCL's sizes into totals."""
     if not any(data.source == "nsys" for data in ranks):
         return ranks
     ranks = [data if data.world_size else msgspec.structs.replace(data, world_size=world_size) for data in ranks]
@@ -22,7 +22,7 @@ def with_groups(ranks: list[RankData], world_size: int) -> list[RankData]:
             if code >= 0:
                 members[data.comms.words["group"][code]].append(data.rank)
     if len(ranks) > 1 and all(len(found) == 1 for found in members.values()):
-        members.clear()  # an identity that no two ranks share tells nothing
+        members.clear()  # an id that no two ranks share says nothing
     return [_with_members(data, members) if data.source == "nsys" else data for data in ranks]
 
 

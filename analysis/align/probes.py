@@ -1,6 +1,6 @@
-"""What the recorded clock probes say of the ranks' clocks: an independent witness beside the ends of collectives.
+"""The ranks' clocks according to the recorded clock probes: independent evidence next to the ends of collectives.
 
-Comes in: `RankData` with probes before and after the window. Goes out: `Probed`, every host's clock as a line.
+Input: `RankData` with probes from before and after the window. Output: `Probed`, each host's clock as a line.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ from rankscope.analysis.rank.rank_data import RankData
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's clock minus rank 0's: `offset_ns` at `origin` and `drift` from there, right to within `error_ns`."""
+    """A rank's clock minus rank 0's: `offset_ns` at `origin`, changing by `drift`. The error is at most `error_ns`."""
 
     origin: int
     offset_ns: int
@@ -21,12 +21,12 @@ class Probed(msgspec.Struct, frozen=True, kw_only=True):
     error_ns: int
 
     def at(self, time_ns: int) -> int:
-        """Return the offset at a time of the rank's clock (ns)."""
+        """Return the offset at a time of the rank's own clock (ns)."""
         return self.offset_ns + round((time_ns - self.origin) * self.drift)
 
 
 def probed(ranks: Sequence[RankData]) -> dict[int, Probed]:
-    """Return the clock of every rank by the probes of its host; empty where a rank has none, or none is rank 0."""
+    """Return each rank's clock from the probes of its host; empty if a rank has no probes or rank 0 is missing."""
     if not ranks or min(data.rank for data in ranks) != 0 or not all(data.probes for data in ranks):
         return {}
     hosts: defaultdict[Any, list[RankData]] = defaultdict(list)
@@ -43,7 +43,7 @@ def probed(ranks: Sequence[RankData]) -> dict[int, Probed]:
 
 
 def _line(data: RankData) -> Probed:
-    """Return the line through a rank's first and last probe; its slope counts where it is beyond their errors."""
+    """Return the line through a rank's first and last probe. The slope is used only if it exceeds their errors."""
     first, last = min(data.probes, key=lambda p: p.time_ns), max(data.probes, key=lambda p: p.time_ns)
     error = max(first.rtt_ns, last.rtt_ns) // 2
     moved, span = last.offset_ns - first.offset_ns, last.time_ns - first.time_ns
@@ -53,7 +53,7 @@ def _line(data: RankData) -> Probed:
 
 
 def shared_clock_error(ranks: Sequence[RankData]) -> int | None:
-    """Return how far probes leave the ranks of one host from one clock (ns), None where a rank has none."""
+    """Return how far the ranks of one host can be from one clock (ns), from their probes; None if a rank has none."""
     if not all(data.probes for data in ranks):
         return None
     return max(abs(probe.offset_ns) + probe.rtt_ns for data in ranks for probe in data.probes)

@@ -1,4 +1,4 @@
-"""One rank's calls in one group, as a sequence that can be laid beside another rank's."""
+"""One rank's calls in one group, as a sequence that can be compared with another rank's."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +10,13 @@ from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 
 _MAX_SHIFT = 256
-# Sizes that every rank of a collective must agree on; all-to-all and scatter may be uneven.
+# Kinds whose sizes must agree on all ranks; all-to-all and scatter may be uneven.
 _EVEN = frozenset({"allreduce", "allgather", "reducescatter", "broadcast", "reduce"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sequence:
-    """Calls in order: positions in the table they came from, and what is known of each (-1 or UNKNOWN: nothing)."""
+    """Calls in order: their rows in the original table, and their properties (-1 or UNKNOWN if not known)."""
 
     rows: Column
     step: Column
@@ -25,11 +25,11 @@ class Sequence:
     dtype: Column
     end: Column
     synchronising: Column
-    left_over: Column  # from before the first step
+    left_over: Column  # whether the call is from before the first step
 
     @classmethod
     def of(cls, part: Table, rows: Column) -> "Sequence":
-        """Take the rows of one rank, in the order in which they stand."""
+        """Return the calls at the given rows of one rank, in that order."""
         words = part.words["kind"]
         even = np.array([word in _EVEN for word in words] + [False])[part["kind"][rows]]
         synchronising = np.array([word in SYNCHRONISING for word in words] + [False])[part["kind"][rows]]
@@ -45,7 +45,6 @@ class Sequence:
         )
 
     def take(self, chosen: Any) -> "Sequence":
-        """Return some of the calls."""
         return Sequence(**{name: getattr(self, name)[chosen] for name in self.__dataclass_fields__})
 
     def before(self) -> "Sequence":
@@ -53,24 +52,22 @@ class Sequence:
         return self.take(self.left_over)
 
     def between(self) -> "Sequence":
-        """Return the calls of no step that came after the first step began."""
+        """Return the calls outside all steps that came after the first step began."""
         return self.take((self.step == NO_STEP) & ~self.left_over)
 
     def in_step(self, step: int) -> "Sequence":
-        """Return the calls of one step."""
         return self.take(self.step == step)
 
     def of_kind(self, kind: int) -> "Sequence":
-        """Return the calls of one kind."""
         return self.take(self.kind == kind)
 
     @property
     def signatures(self) -> list[tuple[int, int, int]]:
-        """What must agree between ranks: kind, element count, dtype."""
+        """The properties that must agree between ranks: kind, element count, dtype."""
         return list(zip(self.kind.tolist(), self.nelems.tolist(), self.dtype.tolist(), strict=True))
 
     def agrees(self, other: "Sequence") -> bool:
-        """Return whether the two have the same length and contradict each other nowhere."""
+        """Return whether the two have the same length and no conflicting properties."""
         return len(self.rows) == len(other.rows) and not self._conflicts(other)
 
     def _conflicts(self, other: "Sequence") -> int:
@@ -81,10 +78,10 @@ class Sequence:
 
 
 def best_shift(reference: Sequence, other: Sequence) -> int | None:
-    """Return d so that call i of `other` is call i + d of `reference`, None when no shift fits.
+    """Return d such that call i of `other` is call i + d of `reference`; None if no shift fits.
 
-    Among shifts without contradiction the one wins whose ends differ most evenly: ends of one collective are one
-    instant, so the right pairing leaves a constant offset between the clocks and a wrong one does not.
+    Among shifts without conflicts, take the one whose ends differ most evenly. A collective ends at one instant on all
+    ranks, so the right pairing leaves a constant offset between the clocks and a wrong one does not.
     """
     n, m = len(reference.rows), len(other.rows)
     if not n or not m:

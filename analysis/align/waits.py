@@ -1,8 +1,8 @@
-"""Wait apart from transfer, for every record of a matched collective.
+"""Separates wait from transfer for every record of a matched collective.
 
-Comes in: matched calls and an alignment. Goes out: the same table with common times and, per row, `ready_ns` (when
-the last rank had arrived), `wait_ns`, `transfer_ns`, `transfer_clockfree_ns`, `lateness_ns`; `UNKNOWN` where a
-member rank is missing or the record has no partner.
+Input: matched calls and an alignment. Output: the same table with common times and, per row, `ready_ns` (when the last
+rank had arrived), `wait_ns`, `transfer_ns`, `transfer_clockfree_ns`, `lateness_ns`. They are `UNKNOWN` if a member rank
+is missing or the record has no partner.
 """
 
 import numpy as np
@@ -15,16 +15,16 @@ from rankscope.analysis.core.table import UNKNOWN, Column, Table
 
 
 def split_waits(calls: Table, alignment: Alignment, present: frozenset[int]) -> Table:
-    """Return `calls` with the times above; `present` are the ranks that were read whole."""
+    """Return `calls` with the columns above. `present` are the ranks that were read completely."""
     start, end = on_common_clock(alignment, calls)
     known = _known(calls, alignment, present)
     call, blank = calls["call"], np.full(len(calls), UNKNOWN)
     ready, clockfree, lateness = blank.copy(), blank.copy(), blank.copy()
     if known.any():
-        rows = np.flatnonzero(known)  # calls are sorted, so the rows of one call stay together
+        rows = np.flatnonzero(known)  # calls are sorted, so the rows of one call are adjacent
         last = group_by.highest(start[rows], call[rows])
-        # Where a collective may end on one rank before another has arrived (a broadcast's root), that rank did
-        # not wait any longer than it took part.
+        # Some collectives can end on one rank before another has arrived (for example on a broadcast's root). That
+        # rank waited at most for the length of its own record.
         synchronising = _of_kind(calls, SYNCHRONISING)[rows]
         ready[rows] = np.where(synchronising, last, np.minimum(last, end[rows]))
         clockfree[rows] = group_by.lowest((end - start)[rows], call[rows])
@@ -48,7 +48,7 @@ def _of_kind(calls: Table, kinds: frozenset[str]) -> Column:
 
 
 def _known(calls: Table, alignment: Alignment, present: frozenset[int]) -> Column:
-    """Return the rows whose call has every member of its group, all of them on the common clock."""
+    """Return a mask of the rows whose call has every member of its group, all of them on the common clock."""
     whole = np.zeros(len(calls.words["group_id"]) + 1, bool)
     for code, word in enumerate(calls.words["group_id"]):
         members = group_members(word)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rankscope.analysis.commands.common import Location, run_command
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
-from rankscope.analysis.show.terminal import byte_size
+from rankscope.analysis.show.words import byte_size
 from rankscope.analysis.sweep import compare
 from rankscope.analysis.sweep.points import Point, run_point, sweep_points, tell_jobs_apart
 from rankscope.analysis.sweep.report import Json, summarise_sweep, write_report

@@ -25,7 +25,7 @@ from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.summary import summarise
-from rankscope.analysis.show.terminal import verdict_sentence
+from rankscope.analysis.show.words import verdict_sentence
 from rankscope.analysis.sweep import figures
 from rankscope.analysis.sweep.job_names import flattened
 from rankscope.analysis.sweep.points import Point, run_point, sweep_points

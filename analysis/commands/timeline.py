@@ -16,10 +16,10 @@ from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.summary import Json, summarise
-from rankscope.analysis.show.terminal import verdict_sentence
 from rankscope.analysis.show.timeline.build import Timeline, build
 from rankscope.analysis.show.timeline.original_events import Originals
 from rankscope.analysis.show.timeline.sentences import step_sentence
+from rankscope.analysis.show.words import verdict_sentence
 from rankscope.conf import RunDir
 from rankscope.conf.contract import OK, PARTIAL
 from rankscope.conf.files import replacing, write_text

@@ -1,1 +1,1 @@
-"""Tables, intervals, groups, units and notices: what every stage uses. Imports nothing above it."""
+"""Tables, intervals, groups, units and notices, which all stages use. Imports nothing from the other packages."""

@@ -1,4 +1,4 @@
-"""Reductions by group on numpy columns: what `DataFrame.groupby` does, in integers and without pandas."""
+"""Reductions by group on numpy columns: like `DataFrame.groupby`, but on integers and without pandas."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ from rankscope.analysis.core.table import Column
 
 
 def starts_of(groups: Column) -> Column:
-    """Return the positions at which a new group begins in a sorted column."""
+    """Return the positions where a new group begins in a sorted column."""
     first = np.ones(len(groups), bool)
     first[1:] = groups[1:] != groups[:-1]
     return np.flatnonzero(first)
 
 
 def positions(groups: Column) -> dict[int, Column]:
-    """Return for each value of a column of integers the rows that hold it, in order."""
+    """Return for each value of an integer column the rows that hold it, in order."""
     if not len(groups):
         return {}
     order = np.argsort(groups, kind="stable")
@@ -23,7 +23,7 @@ def positions(groups: Column) -> dict[int, Column]:
 
 
 def median(values: Column, groups: Column, count: int) -> Column:
-    """Return the median of each group 0..count-1, in the values' own type (integers rounded down), 0 for none."""
+    """Return the median of each group 0..count-1 in the values' own type (integers rounded down); 0 if empty."""
     result = np.zeros(count, values.dtype)
     order = np.lexsort([values, groups])
     sorted_groups, sorted_values = groups[order], values[order]
@@ -37,23 +37,23 @@ def median(values: Column, groups: Column, count: int) -> Column:
 
 
 def highest(values: Column, groups: Column) -> Column:
-    """Return for each row the largest value of its group; the groups must be sorted."""
+    """Return for each row the largest value in its group. The groups must be sorted."""
     return _spread(np.maximum.reduceat(values, starts_of(groups)), groups) if len(values) else values
 
 
 def lowest(values: Column, groups: Column) -> Column:
-    """Return for each row the smallest value of its group; the groups must be sorted."""
+    """Return for each row the smallest value in its group. The groups must be sorted."""
     return _spread(np.minimum.reduceat(values, starts_of(groups)), groups) if len(values) else values
 
 
 def sizes(groups: Column) -> Column:
-    """Return for each row the number of rows of its group; the groups must be sorted."""
+    """Return for each row the number of rows in its group. The groups must be sorted."""
     begin = starts_of(groups)
     return _spread(np.diff(np.append(begin, len(groups))), groups)
 
 
 def median_of_others(values: Column, groups: Column) -> Column:
-    """Return for each row the median of the other rows of its (sorted) group; a row alone gets its own value."""
+    """Return for each row the median of the other rows of its group (sorted). A single row gets its own value."""
     result = np.array(values)
     begin = starts_of(groups)
     for size in np.unique(np.diff(np.append(begin, len(groups)))).tolist():
@@ -63,8 +63,8 @@ def median_of_others(values: Column, groups: Column) -> Column:
         block = values[at[:, None] + np.arange(size)]
         order = np.argsort(block, axis=1, kind="stable")
         ranked = np.take_along_axis(block, order, axis=1)
-        place = np.argsort(order, axis=1, kind="stable")  # where each row stands among the sorted
-        low, high = (size - 2) // 2, (size - 1) // 2  # the middle of the size - 1 others
+        place = np.argsort(order, axis=1, kind="stable")  # each row's position in sorted order
+        low, high = (size - 2) // 2, (size - 1) // 2  # the middle of the other size - 1 rows
         a = np.take_along_axis(ranked, low + (place <= low), axis=1)
         b = np.take_along_axis(ranked, high + (place <= high), axis=1)
         result[at[:, None] + np.arange(size)] = a + (b - a) // 2 if values.dtype.kind == "i" else (a + b) / 2

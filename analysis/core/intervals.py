@@ -1,7 +1,7 @@
-"""Algebra of half-open integer intervals [start, end) in nanoseconds.
+"""Operations on half-open integer intervals [start, end) in nanoseconds.
 
 A *set* is an int64 array of shape (2, n): starts and ends, sorted, disjoint and not touching. Union, intersection
-and difference give sets; lengths are lengths of sets, so time in which two intervals overlap counts once.
+and difference return sets. Lengths are those of sets, so overlapping time counts once.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ EMPTY: Intervals = np.zeros((2, 0), np.int64)
 def union(start: NDArray[Any], end: NDArray[Any]) -> Intervals:
     """Merge intervals given in any order; those of zero length vanish.
 
-    With starts and ends sorted apart, a gap lies before the i-th start exactly when the i-th smallest end is
-    smaller: all i intervals that began before have then ended. No argsort is needed.
+    Starts and ends are sorted separately. There is a gap before the i-th start exactly if the i-th smallest end is
+    smaller, because then all i earlier intervals have ended. So no argsort is needed.
     """
     real = end > start
     if not real.any():
@@ -32,13 +32,11 @@ def union(start: NDArray[Any], end: NDArray[Any]) -> Intervals:
 
 
 def either(*sets: Intervals) -> Intervals:
-    """Return the union of sets."""
     together = np.concatenate(sets, axis=1) if sets else EMPTY
     return union(together[0], together[1])
 
 
 def both(a: Intervals, b: Intervals) -> Intervals:
-    """Return the intersection of two sets."""
     if not a.shape[1] or not b.shape[1]:
         return EMPTY
     edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
@@ -47,7 +45,7 @@ def both(a: Intervals, b: Intervals) -> Intervals:
 
 
 def minus(a: Intervals, b: Intervals) -> Intervals:
-    """Return what is in `a` and not in `b`."""
+    """Return the part of `a` that is not in `b`."""
     if not a.shape[1] or not b.shape[1]:
         return a
     edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
@@ -56,7 +54,7 @@ def minus(a: Intervals, b: Intervals) -> Intervals:
 
 
 def covers(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return for each point whether an interval of `a` holds it."""
+    """Return for each point whether it is inside an interval of `a`."""
     if not a.shape[1]:
         return np.zeros(len(points), bool)
     index = np.searchsorted(a[0], points, "right") - 1
@@ -70,17 +68,12 @@ def length(a: Intervals) -> int:
 
 
 def measure(a: Intervals, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the length of `a` inside each window [start, end) (ns); windows may overlap."""
+    """Return the length of `a` inside each window [start, end) (ns). Windows may overlap."""
     return _below(a, end) - _below(a, start)
 
 
-def clip(a: Intervals, start: int, end: int) -> Intervals:
-    """Return the part of `a` inside [start, end)."""
-    return union(np.clip(a[0], start, end), np.clip(a[1], start, end))
-
-
 def _below(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the length of `a` below each point: whole intervals before it, and the part of the one that holds it."""
+    """Return the length of `a` below each point: complete intervals, plus part of the interval around the point."""
     if not a.shape[1]:
         return np.zeros(len(points), np.int64)
     done = np.concatenate([[0], np.cumsum(a[1] - a[0])])

@@ -6,8 +6,6 @@ When metadata names the collective it decides; a kernel's name is only a hint.
 
 import re
 
-from rankscope.conf.contract import bus_factor as bus_factor  # summary.py and rules_comm.py import it from here
-
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 COMPUTE, COMMUNICATION, COPY = 0, 1, 2
 

@@ -1,6 +1,6 @@
-"""Every threshold of verdicts and findings: defaults, meanings, and KEY=VALUE from the command line.
+"""Every threshold of verdicts and findings: its default, its meaning, and how to set it with KEY=VALUE.
 
-docs/findings.md lists them; the list is made from here.
+The list in docs/findings.md is generated from this module.
 """
 
 import difflib
@@ -59,6 +59,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float, Meta(description="`memory_bound`, `compute_bound`: share of the step during which the device computes")
     ] = 0.7
     mallocs: Annotated[float, Meta(description="`memory_pressure`: driver allocations per step")] = 1.0
+    late_step: Annotated[
+        float, Meta(description="without a profiler: a step has a late rank from this share of the usual step on")
+    ] = 0.03
+    chance: Annotated[
+        float, Meta(description="without a profiler: a rank is late only if chance is below this for equal ranks")
+    ] = 1e-3
+    slow_step: Annotated[
+        float, Meta(description="`slow_steps`: a step is slow if it takes this many times the usual one")
+    ] = 1.5
     straggler_share: Annotated[
         float, Meta(description="a rank is late from this lateness on, as a share of the median step")
     ] = 0.05
@@ -80,7 +89,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(items: Iterable[str], base: Limits | None = None) -> Limits:
-    """Return limits with `KEY=VALUE` items applied; `ValueError` in one line for a key or value that cannot be."""
+    """Return limits with the `KEY=VALUE` items applied. Raises `ValueError` (one line) for a bad key or value."""
     known = Limits.__struct_fields__
     changes = {}
     for item in items:

@@ -1,8 +1,8 @@
-"""What can be wrong with input: `Notice`s that travel with the results, and `AnalysisError` when there are none.
+"""Problems with the input: a `Notice` travels with the results, an `AnalysisError` means that there are no results.
 
-A notice names the file, says what is wrong and what was done about it. Its `level` decides the outcome: `info`
-nothing to worry about; `warning` numbers are valid; `partial` some rank or step is missing; `error` the ranks cannot
-be told apart.
+A notice names the file, says what is wrong and what was done about it. Its `level` decides the outcome. `info`: no
+reason to worry. `warning`: the numbers are valid. `partial`: a rank or step is missing. `error`: the ranks cannot be
+distinguished.
 """
 
 from typing import Any, Literal
@@ -13,15 +13,15 @@ Level = Literal["info", "warning", "partial", "error"]
 
 
 class AnalysisError(Exception):
-    """No numbers can be given; the message is one line: which file, what is wrong, what to do."""
+    """No numbers can be given. The message is one line: which file, what is wrong, what to do."""
 
     def __init__(self, message: str, notices: "list[Notice] | None" = None) -> None:
-        super().__init__(" ".join(message.split()))  # names out of a file may hold anything
+        super().__init__(" ".join(message.split()))  # names from a file may contain line breaks
         self.notices = notices or []
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something repaired, excluded, missing or refused."""
+    """Something that was repaired, excluded, missing or refused."""
 
     kind: str
     message: str
@@ -31,7 +31,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     details: dict[str, Any] = {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the notice as it stands in `summary.json`."""
+        """Return the notice in the form that `summary.json` uses."""
         fields = {
             "kind": self.kind,
             "level": self.level,
@@ -43,7 +43,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadableTraceError(Exception):
-    """One file that gives no numbers; carries the notice that says so. The other ranks go on."""
+    """One file gives no numbers. Carries the notice that says why; the other ranks continue."""
 
     def __init__(self, notice: Notice) -> None:
         super().__init__(notice.message)

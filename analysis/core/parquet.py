@@ -1,4 +1,4 @@
-"""Tables as Parquet files: written part by part, read when their columns are first used."""
+"""Tables as Parquet files, which are read when their columns are first used."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -29,52 +29,27 @@ class LazyTable(Table):
         return self.__dict__[name]
 
 
-class TableWriter:
-    """Writes tables of the same columns one after another into one Parquet file.
-
-    Integers are stored as differences, strings as dictionaries, all compressed with zstd: 1 to 2 % of the JSON.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = 0
-        self._writer: Any = None
-
-    def add(self, table: Table) -> None:
-        """Write more rows."""
-        import pyarrow.parquet as pq
-
-        arrow = table.to_arrow()
-        if self._writer is None:
-            integers = [name for name, column in table.columns.items() if column.dtype == np.int64]
-            self._writer = pq.ParquetWriter(
-                self.path,
-                arrow.schema,
-                compression="zstd",
-                compression_level=1,
-                use_dictionary=sorted(table.words),
-                column_encoding={name: "DELTA_BINARY_PACKED" for name in integers},
-            )
-        self._writer.write_table(arrow, row_group_size=_ROW_GROUP)
-        self.rows += len(table)
-
-    def close(self) -> None:
-        """End the file."""
-        if self._writer is not None:
-            self._writer.close()
-
-
 def write_table(path: Path, table: Table) -> None:
-    """Write one table."""
-    writer = TableWriter(path)
-    try:
-        writer.add(table)
-    finally:
-        writer.close()
+    """Write a table to a Parquet file.
+
+    Integers are stored as differences, strings as dictionaries, everything compressed with zstd: 1 to 2 % of the JSON.
+    """
+    import pyarrow.parquet as pq
+
+    integers = [name for name, column in table.columns.items() if column.dtype == np.int64]
+    pq.write_table(
+        table.to_arrow(),
+        path,
+        row_group_size=_ROW_GROUP,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=sorted(table.words),
+        column_encoding={name: "DELTA_BINARY_PACKED" for name in integers},
+    )
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> Table:
-    """Read a table that `write_table` wrote; `OSError` or `ValueError` when it is damaged."""
+    """Read a table that `write_table` wrote. Raises `OSError` or `ValueError` if it is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Progress of work that takes longer than a second: a bar over ranks, or what is done now. On a terminal only."""
+"""Progress of work that takes longer than a second: a bar over ranks, or the current step. Only on a terminal."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ _AFTER = 1.0  # seconds; shorter work shows nothing
 
 
 class Progress:
-    """Counts ranks and bytes; shows them on stderr where `shown` and that is a terminal."""
+    """Counts ranks and bytes, and shows them on stderr if `shown` is set and stderr is a terminal."""
 
     def __init__(self, *, shown: bool = False) -> None:
         self._shown = shown and sys.stderr.isatty()
@@ -21,7 +21,7 @@ class Progress:
         self._ranks = self._all_ranks = self._bytes = self._all_bytes = 0
 
     def begin(self, ranks: int, size: int) -> None:
-        """Say how much there is to do: ranks, and bytes of JSON."""
+        """Set the amount of work: ranks, and bytes of JSON."""
         self._started = time.monotonic()
         self._ranks, self._all_ranks, self._bytes, self._all_bytes = 0, ranks, 0, size
 
@@ -34,7 +34,7 @@ class Progress:
             self._bar = None
 
     def advance(self, size: int) -> None:
-        """Count one rank more, of `size` bytes."""
+        """Count one more rank, of `size` bytes."""
         self._ranks += 1
         self._bytes += size
         elapsed = time.monotonic() - self._started
@@ -52,7 +52,7 @@ class Progress:
         from rich.progress import Progress as Bar
 
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-        # refreshed by hand: a thread of its own would make forking unsafe
+        # Refreshed from this thread: a refresh thread would make forking unsafe.
         bar = Bar(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
         bar.add_task("", total=self._all_bytes)
         bar.start()
@@ -60,7 +60,7 @@ class Progress:
 
 
 class Steps:
-    """Says on stderr what is being done, once the whole has taken longer than a second; nothing stays on the screen."""
+    """Shows the current step on stderr if the work takes longer than a second, and erases it at the end."""
 
     def __init__(self, *, shown: bool = True) -> None:
         self._shown = shown and sys.stderr.isatty()
@@ -74,7 +74,7 @@ class Steps:
         self._say("")
 
     def next(self, what: str) -> None:
-        """Name the next part of the work."""
+        """Set the name of the current step."""
         if time.monotonic() - self._started >= _AFTER:
             self._say(f"{what} ...")
 

@@ -1,9 +1,9 @@
-"""How much of a GPU's SMs the kernels use, estimated from what was launched: not measured, so an upper bound.
+"""Estimates how much of a GPU's SMs the kernels use from their launches. It is not measured, so it is an upper bound.
 
-A kernel's share of the SMs = min(1, its thread blocks / SMs of the device): torch.profiler writes "blocks per SM",
+A kernel's share of the SMs = min(1, its thread blocks / SMs of the device). torch.profiler writes "blocks per SM",
 Nsight Systems the grid and the number of SMs. A kernel of one block keeps one SM of 132 busy, however long it runs. The
-definition is that of TensorBoard's plugin for PyTorch ("Est. SM Efficiency"), there and here summed where kernels
-overlap, up to 1. Comes in: records of a device; goes out: shares of kernels, and SM time of windows.
+definition is that of TensorBoard's plugin for PyTorch ("Est. SM Efficiency"). As there, the shares of overlapping
+kernels add up, to at most 1. Input: device records. Output: shares of kernels, and SM time of windows.
 """
 
 import math
@@ -15,11 +15,11 @@ import numpy as np
 from rankscope.analysis.core.kinds import KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 
-WHOLE = 10**12  # a share of 1: a trace's decimals are exact in it
+WHOLE = 10**12  # a share of 1; fine enough to represent a trace's decimals exactly
 
 
 def shares(values: Iterable[Any]) -> Column:
-    """Turn blocks per SM (numbers or text) into shares of the SMs, `WHOLE` = all; `UNKNOWN` for what is no number."""
+    """Turn blocks per SM (numbers or text) into shares of the SMs, `WHOLE` = all; `UNKNOWN` if it is not a number."""
     return np.array([_share(value) for value in values], np.int64)
 
 
@@ -34,32 +34,32 @@ def _share(value: Any) -> int:
 
 
 def of_grids(blocks: Column, sms: int | None) -> Column:
-    """Return the share of each kernel of so many thread blocks (0: unknown) on a device of `sms` SMs."""
+    """Return the share of each kernel from its number of thread blocks (0: unknown), on a device of `sms` SMs."""
     if not sms:
         return np.full(len(blocks), UNKNOWN)
     return np.where(blocks > 0, np.rint(np.minimum(blocks / sms, 1) * WHOLE), UNKNOWN).astype(np.int64)
 
 
 def mean_by_time(share: Column, took: Column, index: Column, count: int) -> Column:
-    """Return the mean share (0 to 1) of the kernels of each index, by duration; NaN where none is known."""
-    known = share > 0  # a kernel that runs is on some SM: 0 means that the profiler could not tell
+    """Return the mean share (0 to 1) of the kernels of each index, weighted by duration; NaN if none is known."""
+    known = share > 0  # a running kernel is on some SM, so 0 means that the profiler could not tell
     weight = np.bincount(index, weights=took * known, minlength=count)
     whole = np.bincount(index, weights=took * known * (np.maximum(share, 0) / WHOLE), minlength=count)
     return np.where(weight > 0, whole / np.maximum(weight, 1), np.nan)
 
 
 def sm_time(kernels: Table, start: Column, end: Column) -> Column:
-    """Return the time (ns) in each window that the SMs would be busy if each kernel's blocks were spread over them.
+    """Return for each window how long (ns) the SMs would be busy if each kernel's blocks were spread over them.
 
-    The integral of min(1, sum of the shares of the kernels that run) over [start, end); `UNKNOWN` where the share of a
-    kernel in the window is not known. Divided by the length of the window it is the SM efficiency.
+    This is the integral of min(1, sum of the shares of running kernels) over [start, end). It is `UNKNOWN` if the share
+    of a kernel in the window is unknown. Divided by the length of the window it is the SM efficiency.
     """
     work = kernels.take((kernels["activity"] == KERNEL) & (kernels["end"] > kernels["start"]))
     known = work["sm_share"] > 0
     found = np.rint(_integral(work.take(known), end) - _integral(work.take(known), start)).astype(np.int64)
     lost = work.take(~known)
     begun = np.searchsorted(np.sort(lost["start"]), end, "left")  # kernels that began before the window's end ...
-    over = np.searchsorted(np.sort(lost["end"]), start, "right")  # ... less those that were over at its start
+    over = np.searchsorted(np.sort(lost["end"]), start, "right")  # ... minus those that ended before its start
     return np.where(begun > over, UNKNOWN, found)
 
 

@@ -1,7 +1,7 @@
-"""`Table`: named numpy columns of one length. The currency inside the analysis; pandas and Arrow at its edges.
+"""`Table`: named numpy columns of the same length. The analysis uses it internally; pandas and Arrow only at the edges.
 
-pandas costs more to import than a small analysis takes, so it is imported only when a DataFrame is asked for.
-A column of `words` holds codes (int32, -1 = unknown) into a list of strings.
+Importing pandas takes longer than a small analysis, so it is imported only if a DataFrame is asked for.
+A column in `words` holds codes (int32, -1 = unknown) into a list of strings.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ UNKNOWN = np.iinfo(np.int64).min  # "no value" in an int64 column: null in Arrow
 
 
 class Table:
-    """Columns of one length, immutable by convention: every operation gives a new table."""
+    """Columns of the same length, immutable by convention: every operation returns a new table."""
 
     def __init__(self, columns: Mapping[str, Any], words: Mapping[str, list[str]] | None = None) -> None:
         self.columns: dict[str, Column] = {name: np.asarray(column) for name, column in columns.items()}
@@ -39,7 +39,7 @@ class Table:
         return Table({name: column[rows] for name, column in self.columns.items()}, self.words)
 
     def sort(self, *names: str) -> "Table":
-        """Return the rows in the order of the named columns, the first name deciding first."""
+        """Return the rows sorted by the named columns; the first name takes precedence."""
         return self.take(np.lexsort([self.columns[name] for name in reversed(names)]))
 
     def with_columns(self, **columns: Any) -> "Table":
@@ -52,12 +52,12 @@ class Table:
         return [words[code] if code >= 0 else None for code in self.columns[name].tolist()]
 
     def where(self, name: str, holds: Callable[[str], bool]) -> Column:
-        """Return the mask of the rows whose word in a coded column satisfies `holds`; False if it has no word."""
+        """Return a mask of the rows whose word in a coded column satisfies `holds`; False for rows without a word."""
         return np.array([holds(word) for word in self.words[name]] + [False])[self.columns[name]]
 
     @staticmethod
     def concat(tables: Iterable["Table"]) -> "Table":
-        """Stack tables of the same columns; their words are merged and the codes rewritten."""
+        """Stack tables with the same columns. Their words are merged and the codes rewritten."""
         parts = list(tables)
         if len(parts) == 1:
             return parts[0]
@@ -72,7 +72,7 @@ class Table:
         return Table(columns, words)
 
     def to_arrow(self) -> "pa.Table":
-        """Return an Arrow table; coded columns become dictionaries, `UNKNOWN` and NaN become null."""
+        """Return an Arrow table. Coded columns become dictionaries, `UNKNOWN` and NaN become null."""
         import pyarrow as pa
 
         arrays = {}
@@ -85,7 +85,7 @@ class Table:
         return pa.Table.from_arrays(list(arrays.values()), list(arrays))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return a DataFrame; coded columns are categorical, integers with unknown values are `Int64`."""
+        """Return a DataFrame. Coded columns become categorical, integers with unknown values become `Int64`."""
         import pandas as pd
 
         series: dict[str, Any] = {}
@@ -100,14 +100,14 @@ class Table:
 
 
 def _unknown(column: Column) -> Column | None:
-    """Return where a column that is not coded holds no value; None for types that always do."""
+    """Return a mask of the rows without a value in an uncoded column; None for types that always have one."""
     if column.dtype == np.int64:
         return np.asarray(column == UNKNOWN)
     return np.isnan(column) if column.dtype.kind == "f" else None
 
 
 def _arrow(column: Column, unknown: Column | None) -> "pa.Array":
-    """Return a column as an Arrow array; `pyarrow.array` would import pandas to ask whether it is a Series."""
+    """Return a column as an Arrow array. `pyarrow.array` would import pandas to check for a Series."""
     import pyarrow as pa
 
     valid = None
@@ -121,7 +121,7 @@ def _arrow(column: Column, unknown: Column | None) -> "pa.Array":
 
 
 def _arrow_words(words: list[str]) -> "pa.Array":
-    """Return strings as an Arrow array, without pandas as above."""
+    """Return strings as an Arrow array, also without importing pandas."""
     import pyarrow as pa
 
     texts = [word.encode("utf-8", "replace") for word in words]

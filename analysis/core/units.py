@@ -1,46 +1,45 @@
-"""Columns of nanoseconds in, the numbers of a summary out: ms or us, rounded, None where a value is unknown."""
+"""Turns columns of nanoseconds into numbers for a summary: ms or us, rounded, None if a value is unknown."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rankscope.analysis.core.table import UNKNOWN, Column
 
-PERCENTILES = {"p50_ms": (50, 1), "p95_ms": (95, 20), "p99_ms": (99, 100)}  # percent, answers that it takes
+PERCENTILES = {"p50_ms": (50, 1), "p95_ms": (95, 20), "p99_ms": (99, 100)}  # percent, minimum number of values
 
 
 def known_of(values: Column) -> Column:
-    """Return the values that are known."""
     return np.asarray(values[values != UNKNOWN])
 
 
 def sum_of(values: Column) -> float | None:
-    """Return the sum (ns); None when one is unknown."""
+    """Return the sum (ns); None if a value is unknown."""
     return None if (values == UNKNOWN).any() else float(values.sum())
 
 
 def mean_of(values: Column) -> float | None:
-    """Return the mean (ms); None when one is unknown."""
+    """Return the mean (ms); None if a value is unknown."""
     return None if (values == UNKNOWN).any() else ms(float(values.mean()))
 
 
 def median_of(values: Column) -> float | None:
-    """Return the median of the known values (ms); None without any."""
+    """Return the median of the known values (ms); None if there are none."""
     known = known_of(values)
     return ms(float(np.median(known))) if len(known) else None
 
 
 def ms(nanoseconds: float | None) -> float | None:
-    """Return milliseconds, to the nanosecond."""
+    """Return milliseconds, rounded to the nanosecond."""
     return None if nanoseconds is None else round(float(nanoseconds) * 1e-6, 6)
 
 
 def us(nanoseconds: float) -> float:
-    """Return microseconds, to the nanosecond."""
+    """Return microseconds, rounded to the nanosecond."""
     return round(float(nanoseconds) * 1e-3, 3)
 
 
 def percentiles(latencies_ms: NDArray[np.float64]) -> dict[str, float | None]:
-    """Return p50, p95 and p99 (ms); a percentile P is null with fewer than 100 / (100 - P) answers."""
+    """Return p50, p95 and p99 (ms). A percentile P is null with fewer than 100 / (100 - P) values."""
     return {
         name: float(np.percentile(latencies_ms, percent)) if len(latencies_ms) >= least else None
         for name, (percent, least) in PERCENTILES.items()

@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.job.late_rank import JobVerdict
+from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.conf import RunConfig
@@ -31,6 +33,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     profiler: str = "torch"  # the pass whose steps these are
     overhead: float | None = None  # traced step / plain step
     light_tried: bool = False  # whether a light pass was recorded too
+    job: JobVerdict | None = None  # which rank is late without a profiler; None: no window can tell
+    slow: SlowSteps | None = None
     loader_cpu: tuple[float, int] | None = None  # as loader.on_cpu gives it
 
     @property

@@ -16,8 +16,6 @@ from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.verify.without_profiler import Unprofiled
 
-NOT_CONFIRMED = Advice("the plain pass does not show it: profiling slows this rank's host; nothing to fix")
-
 
 def _profiler_distorts(facts: Facts, limits: Limits) -> Claim | None:
     if facts.overhead is None or facts.overhead <= limits.distorts:
@@ -44,7 +42,29 @@ DISTORTS = Rule(
         "cpu": Advice("the traced step does not represent the plain one: it is too short for a profiler"),
     },
 )
+
+
+def _slow_steps(facts: Facts, limits: Limits) -> Claim | None:
+    slow = facts.slow
+    if slow is None or slow.lost_ms < limits.reported * slow.mean_ms:
+        return None
+    every = f"every {slow.period} steps" if slow.period else f"{len(slow.steps)} steps"
+    evidence = {**msgspec.to_builtins(slow), "every": every}
+    place = f"{every} take {slow.slow_ms:.0f} ms instead of {slow.usual_ms:.0f}, in {slow.place}"
+    place += f" ({slow.where})" if slow.where else ""
+    return Claim(gain_ns=slow.lost_ms * 1e6, ranks=slow.ranks, evidence=evidence, place=place, step_ms=slow.mean_ms)
+
+
+SLOW_STEPS = Rule(
+    id="slow_steps",
+    says="some steps take far longer than the usual one",
+    based_on="every unprofiled step of every rank; stacks of the main thread while such a step lasts",
+    check=_slow_steps,
+    advice=Advice("some steps take far longer than the usual one; make the work rarer, shorter or asynchronous"),
+    beyond_usual=True,
+)
 RULES: tuple[Rule, ...] = (
+    SLOW_STEPS,
     rules_device.THROTTLED,
     *rules_late_rank.RULES,
     *rules_host.RULES,
@@ -60,12 +80,10 @@ def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
     if not recording.ranks:
         return []
     facts, limits = facts_of(recording, without), recording.options.limits
-    found = find(facts, limits)
-    named = [item.ranks for item in found if _BY_ID[item.id].late_rank]
-    confirmed = without.confirmed if [recording.verdict.rank] in named else None  # otherwise it is about another rank
     room = Room.of(recording.analysed_steps, without.step_ms) if facts.gpu else None
-    found = correct(found, without.step_ms, without.extra_ms, confirmed, limits, room)
-    if not facts.gpu and without.step_ms is not None and not without.confirmed:
+    seen = facts.job is not None and facts.job.verdict != "undetermined"
+    found = correct(find(facts, limits), without.step_ms, without.extra_ms, seen, limits, room)
+    if not seen and without.step_ms is not None:
         found = unsure(found)
     found = with_shared_time(found)
     if without.script:
@@ -107,44 +125,30 @@ def correct(
     found: list[Finding],
     step_ms: float | None,
     extra_ms: float | None,
-    confirmed: bool | None,
+    seen: bool,
     limits: Limits,
     room: Room | None = None,
 ) -> list[Finding]:
     """Return the findings with gains that hold for the job without a profiler.
 
-    `step_ms` is the step without a profiler, `extra_ms` what profiling adds to it (None: unknown), `room` the most
-    that a fix can save. The profiler slows the host, so its time lies in gaps between launches. It is taken off the
-    findings about gaps in proportion. A rank that is late only because it is traced has nothing to fix. Without a
-    plain pass, nobody knows how much of the host's time is the profiler's: then a finding about the host is medium
-    at most.
+    `step_ms` is the step without a profiler, `extra_ms` what profiling adds to it (None: unknown), `seen` whether the
+    late rank was found in steps without a profiler, `room` the most that a fix can save. The profiler slows the host,
+    so its time lies in gaps between launches. It is taken off the findings about gaps in proportion. Without a plain
+    pass, nobody knows how much of the host's time is the profiler's: then a finding about the host is medium at most.
     """
     result = []
     gaps = sum(item.recoverable_ms or 0.0 for item in found if _BY_ID[item.id].profiler_adds == "shared")
     for finding in found:
         rule = _BY_ID[finding.id]
-        if rule.late_rank and confirmed is False:
-            evidence = finding.evidence | {"confirmed_by_plain": False}
-            result.append(
-                msgspec.structs.replace(
-                    finding,
-                    recoverable_ms=0.0,
-                    severity="low",
-                    evidence=evidence,
-                    overrides=[],
-                    advice=NOT_CONFIRMED.text,
-                )
-            )
-        elif rule.profiler_adds != "no" and extra_ms is None and finding.recoverable_ms is not None:
+        slowed = rule.profiler_adds != "no" and not (rule.late_rank and seen)
+        if slowed and extra_ms is None and finding.recoverable_ms is not None:
             evidence = finding.evidence | {"under_the_profiler_only": True}
             capped = "medium" if finding.severity == "high" else finding.severity
             result.append(msgspec.structs.replace(finding, severity=capped, evidence=evidence))
         else:
-            added = max(0.0, extra_ms or 0.0) if rule.profiler_adds != "no" else 0.0
+            added = max(0.0, extra_ms or 0.0) if slowed else 0.0
             if rule.profiler_adds == "shared" and gaps:
                 added *= (finding.recoverable_ms or 0.0) / gaps
-            if rule.late_rank and confirmed:
-                added = 0.0  # the plain pass shows the lateness in full
             kept = _corrected(finding, added, room, step_ms, limits)
             result += [] if kept is None else [kept]
     return _ranked(result)
@@ -159,7 +163,7 @@ def _corrected(
         return finding
     rule = _BY_ID[finding.id]
     rare = finding.evidence.get("verdict") == "intermittent"  # the median plain step is a step without the lateness
-    at_most = None if room is None or rare else room.left(rule.remains, finding.ranks)
+    at_most = None if room is None or rare or rule.beyond_usual else room.left(rule.remains, finding.ranks)
     left = round(max(0.0, min(gain - added_ms, gain if at_most is None else at_most)), 4)
     if left >= gain:
         return finding
@@ -173,9 +177,9 @@ def _corrected(
 
 
 def unsure(found: list[Finding]) -> list[Finding]:
-    """Cap stragglers that the plain pass does not show at medium: another process may have used the core."""
+    """Cap late ranks that no unprofiled step shows at medium: the profiler slows hosts unevenly."""
     return [
-        msgspec.structs.replace(item, severity="medium", evidence=item.evidence | {"confirmed_by_plain": None})
+        msgspec.structs.replace(item, severity="medium", evidence=item.evidence | {"under_the_profiler_only": True})
         if _BY_ID[item.id].late_rank and item.severity == "high"
         else item
         for item in found

@@ -9,6 +9,7 @@ from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.read.run_settings import config_of
 from rankscope.analysis.verify.without_profiler import Unprofiled
 from rankscope.conf import RunDir
+from rankscope.conf.contract import PASSES
 
 
 def facts_of(recording: Recording, without: Unprofiled) -> Facts:
@@ -33,6 +34,8 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
         overhead=without.overhead[recording.profiler],
         light_tried=without.overhead["light"] is not None,
         loader_cpu=without.loader_cpu,
+        job=without.verdict,
+        slow=without.slow,
     )
 
 
@@ -45,7 +48,7 @@ def _clocks(run_dir: RunDir) -> dict[int, dict[str, float]]:
     import pyarrow.parquet as pq
 
     found = {}
-    for name in ("plain", "torch", "light", "nsys"):
+    for name in PASSES:
         for rank_dir in run_dir.for_pass(name).ranks():
             try:
                 rows = pq.read_table(rank_dir.steps).to_pylist()

@@ -43,6 +43,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     variant: str | None = None  # the name of another advice of the rule
     overrides: list[str] | None = None  # None: those of the advice
     place: str = ""  # where in the user's code; follows the advice
+    step_ms: float | None = None  # the step that the gain is a part of; None: the traced one
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +60,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     profiler_adds: Profiler = "no"
     rough_on_cpu: bool = False  # the ends of collectives are imprecise there: medium at most
     late_rank: bool = False  # says that a rank is late
+    beyond_usual: bool = False  # the time lies in unusual steps, so the usual step does not bound it
     drop_if_small: bool = False  # not reported if the correction by the plain pass leaves less than Limits.reported
 
     def apply(self, facts: Facts, limits: Limits) -> Finding | None:
@@ -67,13 +69,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         if claim is None:
             return None
         advice = self.advice if claim.variant is None else self.variants[claim.variant]
-        gain = claim.gain_ns
+        gain, step_ns = claim.gain_ns, facts.step_ns if claim.step_ms is None else claim.step_ms * 1e6
         return Finding(
             id=self.id,
-            severity="low" if gain is None else severity(gain / facts.step_ns, limits),
+            severity="low" if gain is None else severity(gain / step_ns, limits),
             ranks=facts.ranks if claim.ranks is None else claim.ranks,
             recoverable_ms=None if gain is None else ms(gain),
-            evidence={**claim.evidence, "step_ms": ms(facts.step_ns)},
+            evidence={**claim.evidence, "step_ms": ms(step_ns)},
             advice=f"{advice.text}: {claim.place}" if claim.place else advice.text,
             overrides=list(advice.overrides) if claim.overrides is None else claim.overrides,
         )

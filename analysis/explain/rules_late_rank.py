@@ -6,6 +6,7 @@ from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.finding import ms
 from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Part, Profiler, Rule
+from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.measure.stragglers import Verdict, cause_of
 
 
@@ -13,6 +14,8 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
     """Return the check that a rank is late for this cause."""
 
     def check(facts: Facts, limits: Limits) -> Claim | None:
+        if facts.job is not None and facts.job.verdict != "undetermined":
+            return _without_profiler(facts.job, cause)
         verdict = facts.verdict
         if not verdict.per_step:
             return None
@@ -36,6 +39,23 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
         return Claim(ranks=ranks, gain_ns=gain, evidence=evidence)
 
     return check
+
+
+def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
+    """Claim what the unprofiled steps show; the trace's verdict does not count then."""
+    if job.rank is None or (job.cause or "mixed") != cause:
+        return None
+    evidence = {
+        "window": job.window,
+        "verdict": job.verdict,
+        "lateness_ms": ms(job.lateness_ns or 0.0),
+        "lateness_interval_ms": None if job.interval_ns is None else [ms(value) for value in job.interval_ns],
+        "part": job.part,
+        "steps_late": job.steps_late,
+        "steps_judged": job.steps_judged,
+        "chance": job.chance,
+    }
+    return Claim(ranks=[job.rank], gain_ns=job.gain_ns, evidence=evidence, place=job.part or "")
 
 
 def _costly(verdict: Verdict, limits: Limits) -> tuple[list[int], int]:

@@ -1,1 +1,1 @@
-"""Where each step's time went, which steps count, what the loader costs, what the node can do."""
+"""Measures where each step's time went, which rank is late, which steps count, and what the data loader costs."""

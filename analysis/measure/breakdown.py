@@ -1,7 +1,7 @@
-"""Where each step's time went, on each rank: the six parts, which sum to the step exactly.
+"""Breaks each step of each rank down into six parts, which sum to the step exactly.
 
-Comes in: one rank's merged intervals and windows, and when each of its collectives was ready. Goes out: `STEPS`
-columns per step. Parts by priority: compute, exposed transfer, exposed wait, copy, data stall, host gap.
+Input: one rank's merged intervals and windows, and when each of its collectives was ready. Output: a table with a row
+per step. The parts by priority: compute, exposed transfer, exposed wait, copy, data stall, host gap.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ PARTS = ("compute", "exposed_transfer", "exposed_wait", "copy", "data_stall", "h
 
 
 def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
-    """Return one row a step of this rank; `calls` are its rows of the collectives' table (with `ready_ns`)."""
+    """Return one row per step of this rank; `calls` are its rows of the collectives' table (with `ready_ns`)."""
     start, end = data.steps["start"], data.steps["end"]
     known = calls["ready_ns"] != UNKNOWN
     transfer, wait, comm = communication_sets(calls)
@@ -26,7 +26,7 @@ def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
         layers.append(either(layers[-1], layer))
         levels.append(measure(layers[-1], start, end))
     compute, with_transfer, with_wait, with_comm, with_copy, with_stall = levels
-    unsplit = with_comm > with_wait  # communication that has no partner: wait and transfer cannot be told apart
+    unsplit = with_comm > with_wait  # communication without a partner: it cannot be split into wait and transfer
     comm_ns, transfer_ns = measure(comm, start, end), measure(transfer, start, end)
     waits = measure(wait, start, end)
     split_unknown = unsplit | _touched_by_unknown(calls, ~known, start, end)
@@ -62,9 +62,9 @@ def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
 
 
 def communication_sets(calls: Table) -> tuple[Intervals, Intervals, Intervals]:
-    """Return one rank's transfers, waits and all its communication, on its own clock, as sets.
+    """Return one rank's transfers, its waits, and all its communication as sets, on its own clock.
 
-    What has no partner is in the last alone: there wait and transfer cannot be told apart.
+    Records without a partner are only in the third set, because they cannot be split into wait and transfer.
     """
     ready, known = _ready_on_own_clock(calls), calls["ready_ns"] != UNKNOWN
     transfer = union(ready[known], calls["end"][known])
@@ -73,28 +73,28 @@ def communication_sets(calls: Table) -> tuple[Intervals, Intervals, Intervals]:
 
 
 def _ready_on_own_clock(calls: Table) -> Column:
-    """The instant at which the last rank arrived, on this rank's own clock: its start plus its wait."""
+    """Return when the last rank arrived, on this rank's own clock: its start plus its wait."""
     return np.where(calls["ready_ns"] == UNKNOWN, calls["start"], calls["start"] + calls["wait_ns"])
 
 
 def _touched_by_unknown(calls: Table, unknown: Column, start: Column, end: Column) -> Column:
-    """Return the steps in which a collective ran, even hidden, whose wait is unknown."""
+    """Return a mask of the steps in which a collective with unknown wait ran, even if it was hidden."""
     spans = union(calls["start"][unknown], calls["end"][unknown])
     return measure(spans, start, end) > 0
 
 
 def exposed_of_each(data: RankData, calls: Table) -> Column:
-    """Return for each record of this rank how long it ran while no compute kernel did (ns)."""
+    """Return for each communication record of this rank how long it ran without a compute kernel (ns)."""
     covered = measure(data.compute, calls["start"], calls["end"])
     return (calls["end"] - calls["start"]) - covered
 
 
 def totals(data: RankData) -> dict[str, float | int | None]:
-    """Return the whole trace of a rank as lengths of unions (us), as the validation cases define them."""
+    """Return the lengths of unions (us) over a rank's complete trace, as the validation cases define them."""
     comm = union(data.comms["start"], data.comms["end"])
     every = either(data.compute, comm, data.copies)
     span = int(every[1][-1] - every[0][0]) if every.shape[1] else None
-    if data.span is not None:  # a record of no length still marks where the span ends
+    if data.span is not None:  # a record of zero length still marks an end of the span
         span = data.span[1] - data.span[0]
     compute, communication, busy = length(data.compute), length(comm), length(every)
     exposed = length(either(data.compute, comm)) - compute

@@ -1,7 +1,6 @@
-"""What a node can do, as `rankscope ceilings` measured it: its file in, rates by kind and size out.
+"""The ceilings of a node, as `rankscope ceilings` measured them: a file in, rates by kind and size out.
 
-The analysis uses the ceilings of the run's own host, devices and world size where the cache has them, or a file that
-it is given.
+The analysis uses the ceilings of the run's own host, devices and world size if the cache has them, or a given file.
 """
 
 from pathlib import Path
@@ -13,15 +12,15 @@ import numpy as np
 from rankscope.analysis.read.run_settings import rank_infos
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
-from rankscope.conf.user_cache import SCHEMA, cache_folder
+from rankscope.conf.user_cache import SCHEMA, cache_folder, path_for
 
 
 class CeilingsError(ValueError):
-    """A file of ceilings that cannot be used; the message says which and why."""
+    """A file of ceilings cannot be used. The message says which file and why."""
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
-    """Measured rates of one node; what was not measured is absent."""
+    """Measured rates of one node. What was not measured is absent."""
 
     schema: int = SCHEMA
     host: str | None = None
@@ -38,7 +37,7 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     measured: str | None = None
 
     def time_us(self, kind: str, size: float) -> float | None:
-        """Return how long a collective of `size` bytes takes here, between measured sizes by straight lines in logs."""
+        """Return how long a collective of `size` bytes takes on this node, by log-log interpolation of the sizes."""
         points = self.collectives.get(kind)
         if not points or not points[0][0] <= size <= points[-1][0]:
             return None
@@ -46,20 +45,20 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
         return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(times))))
 
     def latency_us(self, kind: str) -> float | None:
-        """Return how long the smallest collective takes."""
+        """Return how long the smallest measured collective takes."""
         points = self.collectives.get(kind)
         return points[0][1] if points else None
 
 
 def find(path: Path | None, run_dir: RunDir | None) -> Ceilings | None:
-    """Return the ceilings in a file; without a file, those of the run's node in the user's cache."""
+    """Return the ceilings in a file; without a file, those of the run's node from the user's cache."""
     if path is not None:
         return load(path)
     return None if run_dir is None else of_run(rank_infos(run_dir), cache_folder())
 
 
 def load(path: Path) -> Ceilings:
-    """Read a file of `rankscope ceilings`; `CeilingsError` when it is none."""
+    """Read a file that `rankscope ceilings` wrote. Raises `CeilingsError` if it is not one."""
     try:
         found = msgspec.convert(read_json(path), Ceilings)
     except (OSError, ValueError, msgspec.ValidationError) as error:
@@ -70,9 +69,7 @@ def load(path: Path) -> Ceilings:
 
 
 def of_run(infos: list[dict[str, Any]], folder: Path) -> Ceilings | None:
-    """Return the cached ceilings of the host, device, backend and world size that ranks stated; None without any."""
-    from rankscope.conf.user_cache import path_for
-
+    """Return the cached ceilings for the host, device, backend and world size that the ranks state; None if absent."""
     if not infos or len({info.get("host") for info in infos}) != 1:
         return None
     first = infos[0]
@@ -82,4 +79,4 @@ def of_run(infos: list[dict[str, Any]], folder: Path) -> Ceilings | None:
     try:
         return load(path) if path.exists() else None
     except CeilingsError:
-        return None  # a broken cache is as none; `rankscope ceilings` measures again
+        return None  # a broken cache counts as no cache; `rankscope ceilings` measures again

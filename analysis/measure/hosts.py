@@ -1,7 +1,7 @@
-"""A slow host is not a slow rank: the same questions, asked of hosts.
+"""Answers for hosts the questions asked about ranks, because a slow host is not a slow rank.
 
-Comes in: an analysis whose ranks say where they ran. Goes out: one row a host; none where hosts are not known, or all
-ranks ran on one. Pure functions.
+Input: an analysis whose ranks say where they ran. Output: one row per host; none if the hosts are unknown or there is
+only one. Pure functions.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ Late = dict[int, dict[int, int]]  # step -> host -> ns
 
 
 def hosts_of(ranks: Sequence[RankData]) -> dict[str, list[int]]:
-    """Return the ranks of every host by its name; empty where a rank does not say, or there is one host alone."""
+    """Return the ranks of each host by its name; empty if a rank does not state its host, or there is only one."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for data in ranks:
         if data.host_id is None:
@@ -28,14 +28,14 @@ def hosts_of(ranks: Sequence[RankData]) -> dict[str, list[int]]:
         found[data.host_id].append(data.rank)
     if len(found) < 2:
         return {}
-    names = [identity.partition(" ")[2] or identity for identity in found]  # a boot, and the host's name
+    names = [identity.partition(" ")[2] or identity for identity in found]  # "boot-id host-name"
     if len(set(names)) < len(names):
         names = list(found)
     return dict(zip(names, found.values(), strict=True))
 
 
 def spanned(hosts: dict[str, list[int]], members: Sequence[int] | None) -> int | None:
-    """Return how many hosts a group of ranks spans: 1 is an intra-host group; None where that is not known."""
+    """Return how many hosts a group of ranks spans (1: an intra-host group); None if unknown."""
     if not hosts or members is None:
         return None
     return sum(bool(set(ranks) & set(members)) for ranks in hosts.values())
@@ -44,8 +44,9 @@ def spanned(hosts: dict[str, list[int]], members: Sequence[int] | None) -> int |
 def lateness(calls: Table, hosts: dict[str, list[int]]) -> Late:
     """Return for each step the lateness of each host (ns, at least 0).
 
-    A host is late in a collective by as much as its first rank comes after the median of the other hosts' first ranks:
-    one late rank makes no late host, while nothing of a late host is on time. Over the step the largest counts.
+    A host's lateness in a collective is how much later its first rank arrives than the median of the other hosts' first
+    ranks. So one late rank does not make its host late: all ranks of a late host are late. The largest value of the
+    step counts.
     """
     host_of = np.full(1 + max(rank for ranks in hosts.values() for rank in ranks), -1)
     for number, ranks in enumerate(hosts.values()):
@@ -70,9 +71,9 @@ def lateness(calls: Table, hosts: dict[str, list[int]]) -> Late:
 
 
 def judge(late: Late, judged: Sequence[int], step_ns: float, bound_ns: int, limits: Limits) -> dict[int, list[int]]:
-    """Return host -> its lateness (ns) in each judged step in which it is late enough to count.
+    """Return for each host its lateness (ns) in the judged steps in which it is late enough to count.
 
-    The limits are those of a late rank. Several hosts can be late at once, as those behind one switch are.
+    The limits are those for a late rank. Several hosts can be late at once, for example those behind the same switch.
     """
     least = max(limits.straggler_share * step_ns, limits.straggler_errors * bound_ns + 1)
     found: defaultdict[int, list[int]] = defaultdict(list)
@@ -91,7 +92,7 @@ def rows(
     bound_ns: int,
     limits: Limits,
 ) -> list[dict[str, Any]]:
-    """Return one row a host; `steps` are the analysed ones. Times are means over steps and ranks (ms)."""
+    """Return one row per host; `steps` are the analysed steps. Times are means over steps and ranks (ms)."""
     hosts = hosts_of(ranks)
     if not hosts or not len(steps):
         return []

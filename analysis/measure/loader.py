@@ -1,7 +1,7 @@
-"""What the loader costs: waits of the training loop for batches, with worker start-up kept apart.
+"""Measures what data loading costs: the training loop's waits for batches, separate from the start-up of workers.
 
-The first batch of an epoch waits for its workers to start: a real cost, but once an epoch and not per step. In a
-trace it shows as a wait far above the others.
+The first batch of an epoch waits for its workers to start. This is a real cost, but once per epoch and not per step. In
+a trace it shows as a wait far above the others.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.read.pass_steps import PassSteps
 
 _OUTLIER = 10.0  # times the median wait
-_OUTLIER_SHARE = 0.05  # and longer than the median by this share of the median step
+_OUTLIER_SHARE = 0.05  # and the wait exceeds the median by this share of the median step
 
 
 def loader_waits(ranks: Sequence[RankData]) -> list[dict[str, Any]]:
-    """Return per rank the waits inside the loader's `__next__` (ms): total, steady, start-up, epoch restarts."""
+    """Return for each rank the waits inside the loader's `__next__` (ms): total, steady, start-up, epoch restarts."""
     rows = []
     for data in ranks:
         waits = data.steps["data_wait"].astype(float)
@@ -45,11 +45,12 @@ def loader_waits(ranks: Sequence[RankData]) -> list[dict[str, Any]]:
 
 
 def on_cpu(passed: PassSteps) -> tuple[float, int] | None:
-    """Return the share of the waits that the loader computes, and the spare cores of each rank; None: not recorded.
+    """Return the share of the waits in which the loader computes, and the spare cores per rank; None: not recorded.
 
-    The share is the CPU time of the thread of the steps over the time of its waits, on the rank where it is largest:
-    close to 1 for a loader that decodes there, to 0 for one that waits for storage or for its workers. Spare are, on
-    the host that has fewest, the cores that its ranks may use beyond one for each thread that computes.
+    The share is the CPU time of the training thread during its waits, divided by the waits, on the rank where it is
+    largest. It is close to 1 for a loader that decodes in that thread, close to 0 for one that waits for storage or for
+    its workers. Spare cores are those that a host's ranks may use, minus one for each thread that computes, on the host
+    with the fewest.
     """
     shares = []
     for rank in passed.ranks:
@@ -67,7 +68,7 @@ def on_cpu(passed: PassSteps) -> tuple[float, int] | None:
 
 
 def _spare_cores(ranks: list[dict[str, Any]]) -> int:
-    """Return how many cores of a host are left for each of its ranks."""
+    """Return how many spare cores a host has for each of its ranks."""
     cores = {core for info in ranks for core in info["affinity"]}
     taken = sum(1 if info.get("device") != "cpu" else max(1, info["threads"]) for info in ranks)
     return max(0, len(cores) - taken) // len(ranks)

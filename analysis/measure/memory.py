@@ -1,4 +1,4 @@
-"""What of the device's memory each rank used: the steps that a rank recorded in, one row a rank out."""
+"""Reads how much device memory each rank used from the steps that it recorded: one row per rank."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ _COLUMNS: tuple[StepColumn, ...] = ("memory_allocated_bytes", "memory_reserved_b
 
 
 def memory_of(run_dir: RunDir) -> list[dict[str, Any]]:
-    """Return of each rank the most (bytes) over the steps: `peak` inside a step, `allocated` and `reserved` after one.
+    """Return each rank's maximum (bytes) over the steps: `peak` inside a step, `allocated` and `reserved` after one.
 
-    They are the allocator's, of the plain pass, else of the first that was recorded; none on a CPU.
+    The numbers are the allocator's, of the plain pass, otherwise of the first pass that has them. Empty on a CPU.
     """
     for name in PASSES:
         rows = _rows(run_dir.for_pass(name))

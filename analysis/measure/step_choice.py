@@ -1,6 +1,6 @@
-"""Which steps are analysed, and which of those can be judged for stragglers; what is left out is named.
+"""Selects the steps to analyse, and among them those in which stragglers can be judged. Reports what is left out.
 
-Comes in: the steps' table of all ranks. Goes out: step numbers, and notices.
+Input: the table of steps of all ranks. Output: step numbers, and notices.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ _WARM_UP = 2.0  # times the median of the later steps
 
 
 def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Notice]]:
-    """Return the steps that every rank has whole, without warm-up, and notices of those left out."""
+    """Return the steps that are complete on every rank and not warm-up, and notices about the others."""
     notices: list[Notice] = []
     numbers = {data.rank: set(data.steps["step"].tolist()) for data in ranks}
     stepped = {rank: found for rank, found in numbers.items() if found}
@@ -41,19 +41,21 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
     kept = sorted(common - set(partial))
     late = _late_start(ranks, steps, kept)
     if late is not None:
-        text = f"step {late}: the first of the capture, its collectives wait for profilers that start late; left out"
+        text = f"step {late}: first of the capture, its collectives wait for profilers that started late; left out"
         notices.append(Notice(kind="capture_start", level="info", message=text, details={"steps": [late]}))
         kept = kept[1:]
     warm_up = _warm_up(ranks, steps, kept)
     if warm_up:
-        text = f"step {_list(warm_up)}: warm-up (other collectives than later steps, and slower); left out"
+        text = f"step {_list(warm_up)}: warm-up (different collectives from later steps, and slower); left out"
         notices.append(Notice(kind="warmup_steps", level="info", message=text, details={"steps": warm_up}))
     return [step for step in kept if step not in warm_up], notices
 
 
 def _without_compute(ranks: Sequence[RankData], steps: Table) -> list[tuple[int, int]]:
-    """Return (rank, step) where a rank computed nothing although others did: it had run out of data and only took
-    part in the others' collectives (DDP's join)."""
+    """Return (rank, step) pairs in which a rank computed nothing although others did.
+
+    The rank had run out of data and only took part in the others' collectives (DDP's join).
+    """
     idle = steps.take((steps["compute_ns"] == 0) & (steps["comm_ns"] > 0))
     busy = set(steps["step"][steps["compute_ns"] > 0].tolist())
     pairs = zip(idle["rank"].tolist(), idle["step"].tolist(), strict=True)
@@ -61,7 +63,7 @@ def _without_compute(ranks: Sequence[RankData], steps: Table) -> list[tuple[int,
 
 
 def only(chosen: Sequence[int], bounds: tuple[int | None, int | None]) -> tuple[list[int], list[Notice]]:
-    """Return the steps within `bounds`, both inclusive, and a notice of those that were left out on request."""
+    """Return the steps within `bounds`, both inclusive, and a notice about those left out on request."""
     low, high = bounds
     kept = [step for step in chosen if (low is None or step >= low) and (high is None or step <= high)]
     rest = sorted(set(chosen) - set(kept))
@@ -72,10 +74,10 @@ def only(chosen: Sequence[int], bounds: tuple[int | None, int | None]) -> tuple[
 
 
 def judged(analysed: Sequence[int], steps: Table) -> list[int]:
-    """Return the steps in which lateness means something.
+    """Return the steps in which lateness is meaningful.
 
-    The first step of a window is not judged: its first collective shows when each rank's profiler started. A
-    window of one step leaves no choice.
+    The first step of a window is not judged, because its first collective shows when each rank's profiler started. If
+    the window has only one step, it is judged anyway.
     """
     first = steps["step"].min() if len(steps) else None
     opening = {step for step in analysed if step == first or step - 1 not in set(steps["step"].tolist())}
@@ -84,9 +86,9 @@ def judged(analysed: Sequence[int], steps: Table) -> list[int]:
 
 
 def _late_start(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> int | None:
-    """Return the first step of a capture of Nsight Systems if it was held up on some rank, else None.
+    """Return the first step of an Nsight Systems capture if it was held up on some rank, otherwise None.
 
-    Seen: 106 ms and 138 ms in the first all-reduce, until the last rank had opened its capture range.
+    Observed: 106 ms and 138 ms in the first all-reduce, until the last rank had opened its capture range.
     """
     if ranks[0].source != "nsys" or not ranks[0].sees_communication or len(kept) < 3:
         return None
@@ -98,9 +100,9 @@ def _late_start(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) ->
 
 
 def _warm_up(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> list[int]:
-    """Return leading steps that differ from all later ones in their collectives and are much slower.
+    """Return the leading steps whose collectives differ from those of all later steps and that are much slower.
 
-    DDP reduces in one static order in its first step and rebuilds its buckets after it: that is no steady state.
+    In its first step DDP reduces in a fixed order, and afterwards it rebuilds its buckets: that is not a steady state.
     """
     signatures = [_signature(ranks[0], step) for step in kept]
     duration = {step: float(np.median(steps["step_ns"][steps["step"] == step])) for step in kept}
@@ -115,7 +117,7 @@ def _warm_up(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> li
 
 
 def _signature(data: RankData, step: int) -> tuple[tuple[tuple[int, int], int], ...]:
-    """Return how many collectives of each kind and size the step had."""
+    """Return how many collectives of each kind and size a step had."""
     rows = data.comms["step"] == step
     kinds, sizes = data.comms["kind"][rows].tolist(), data.comms["in_nelems"][rows].tolist()
     return tuple(sorted(Counter(zip(kinds, sizes, strict=True)).items()))

@@ -1,7 +1,7 @@
 """The metrics of a step, each defined once: the summary, the report and the exports read this list.
 
-A metric is a function of rows of the steps' table (docs/tables.md, one row per step and rank): the rows of one rank
-give its mean over the analysed steps, a single row gives its value in that step.
+A metric is a function of rows of the steps' table (docs/tables.md, one row per step and rank). From all rows of a rank
+it gives the mean over the analysed steps, from a single row the value in that step.
 """
 
 from collections.abc import Callable
@@ -23,8 +23,8 @@ class StepMetric(msgspec.Struct, frozen=True, kw_only=True):
     unit: Literal["ms", "share"] = "ms"
     communication: bool = False  # unknown if the recorder cannot see collectives
     device: bool = False  # unknown for a rank without a device
-    title: str | None = None  # of its column in the report; None: it has none
-    says: str = ""  # what the report explains under the table
+    title: str | None = None  # the heading of its column in the report; None: not in the report
+    says: str = ""  # the explanation under the report's table
 
 
 def _mean(column: str) -> Callable[[Table], Value]:

@@ -1,7 +1,7 @@
-"""Which rank is late, how often, by how much, and why.
+"""Finds which rank is late, how often, by how much, and why.
 
-Comes in: the collectives' table with `lateness_ns`, the steps' table, the ranks' own intervals. Goes out: a table
-with the lateness of every rank in every step, and a `Verdict`. Definitions: docs/metrics.md, "Lateness", "Cause".
+Input: the collectives' table with `lateness_ns`, the table of steps, the ranks' own intervals. Output: a table with the
+lateness of every rank in every step, and a `Verdict`. Definitions: docs/metrics.md, "Lateness", "Cause".
 """
 
 from collections import Counter
@@ -19,28 +19,28 @@ from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import RankData
 
-_ONSET = 0.8  # share of the largest lateness at which a rank counts as having fallen behind
+_ONSET = 0.8  # share of the largest lateness above which a rank counts as having fallen behind
 VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
 CAUSES = ("compute", "data", "host", "copy", "earlier_comm")
 
 
 class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest rank of one judged step that is late enough to count."""
+    """The latest rank of one judged step, if it is late enough to count."""
 
     step: int
     rank: int
     lateness_ns: int
-    excess_ns: dict[str, int]  # by cause: how much more of it than the median of the others
+    excess_ns: dict[str, int]  # by cause: this rank's time minus the median of the others
     cause: str | None = None  # by `Limits.cause_share`
 
     @property
     def recoverable_ns(self) -> int:
-        """What the step would lose if this rank's segment were like the others' (ns): the sum of the excesses."""
+        """How much shorter the step would be with a segment like the others' (ns): the sum of the excesses."""
         return max(0, sum(self.excess_ns.values()))
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict over the run."""
+    """The verdict over the complete run."""
 
     verdict: VerdictName
     rank: int | None = None
@@ -77,7 +77,7 @@ def judge(
     """Return the verdict over the judged steps; `step_ns` is the median step."""
     found = [step for step in judged if (late["step"] == step).any()]
     if not found:
-        return Verdict(verdict="undetermined", reason="no step with matched collectives of several ranks to judge")
+        return Verdict(verdict="undetermined", reason="no judged step has matched collectives of several ranks")
     bound = alignment.bound_ns or 0
     explain = _Explainer(calls, ranks)
     per_step = []
@@ -96,8 +96,8 @@ def judge(
 def _onset(calls: Table, row: int) -> int:
     """Return the row of the first collective of that step and rank that is nearly as late as the latest one.
 
-    Compute runs on while collectives wait, so a rank that fell behind before the first bucket is still behind at
-    later ones; only the segment before the first shows why.
+    Compute continues while collectives wait, so a rank that fell behind before the first bucket is still behind at
+    later ones. Only the segment before the first one shows why.
     """
     mine = (calls["step"] == calls["step"][row]) & (calls["rank"] == calls["rank"][row])
     late = np.flatnonzero(mine & (calls["lateness_ns"] >= _ONSET * calls["lateness_ns"][row]))
@@ -131,7 +131,7 @@ def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdi
 
 
 def cause_of(excess_ns: dict[str, int], needed: float) -> tuple[str | None, dict[str, float]]:
-    """Return the cause that covers at least `needed` of the excess (else `mixed`), and all shares."""
+    """Return the cause that covers at least `needed` of the excess (otherwise `mixed`), and the share of each cause."""
     total = sum(excess_ns.values())
     if total <= 0:
         return None, {}
@@ -141,7 +141,7 @@ def cause_of(excess_ns: dict[str, int], needed: float) -> tuple[str | None, dict
 
 
 class _Explainer:
-    """Partitions the segment before a late collective on every rank that takes part in it."""
+    """Breaks the segment before a late collective down into causes, on every rank that takes part in it."""
 
     def __init__(self, calls: Table, ranks: Sequence[RankData]) -> None:
         self._calls = calls
@@ -152,12 +152,12 @@ class _Explainer:
         self._layers: dict[int, list[Column]] = {}
 
     def _of_call(self, call: int) -> Column:
-        """Return the rows of a call: the table is sorted by it."""
+        """Return the rows of a call (the table is sorted by call)."""
         low, high = np.searchsorted(self._calls["call"], [call, call + 1])
         return np.arange(low, high)
 
     def __call__(self, row: int) -> dict[str, int]:
-        """Return by cause how much longer the segment of this row's rank is than the median of the others'."""
+        """Return by cause how much longer this rank's segment is than the median of the others'."""
         calls = self._calls
         rows = self._of_call(int(calls["call"][row]))
         previous = self._previous(row, calls["rank"][rows])
@@ -173,7 +173,7 @@ class _Explainer:
         }
 
     def _previous(self, row: int, members: Column) -> int | None:
-        """Return the call of the last synchronising collective that ended before this one began, on all members."""
+        """Return the last synchronising collective of all members that ended before this one began; None if none."""
         calls = self._calls
         mine = self._of_rank[int(calls["rank"][row])]
         mine = mine[self._usable[mine]]
@@ -189,7 +189,7 @@ class _Explainer:
         calls, rank = self._calls, int(self._calls["rank"][row])
         data = self._ranks[rank]
         end = calls["start"][row : row + 1]
-        if ends:  # of the previous collective
+        if ends:  # the segment begins where the previous collective ended
             start = np.array([ends[rank]])
         else:
             start = data.steps["start"][data.steps["step"] == calls["step"][row]]

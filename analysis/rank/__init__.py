@@ -1,1 +1,1 @@
-"""One rank alone: `RankTrace` in, `RankData` out, on as many processes as pay; kept in the cache."""
+"""Works on one rank at a time: `RankTrace` in, `RankData` out, in several processes if that is faster; and cached."""

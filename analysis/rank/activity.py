@@ -1,7 +1,7 @@
-"""What a rank's device and driver did in each step, in few numbers: what the rules about bottlenecks look at.
+"""Summarises what a rank's device and driver did in each step, for the rules about bottlenecks.
 
-Comes in: a rank's device records, launches and operators. Goes out: `ACTIVITY` columns, one row a step, and `SYNCS`
-columns, one row a step and place in the code that made the host wait for the device.
+Input: a rank's device records, launches and operators. Output: the `ACTIVITY` columns, one row per step, and the
+`SYNCS` columns, one row per step and place in the code that made the host wait for the device.
 """
 
 import re
@@ -41,9 +41,9 @@ _WINDOW_MARK = re.compile(r"ProfilerStep#|iteration", re.I)
 def activity(
     steps: Table, kernels: Table, launches: Table, host: Table, where: Where | None = None
 ) -> tuple[Table, Table]:
-    """Return both tables; a rank without device records has rows of zeros and no synchronisations.
+    """Return both tables. A rank without device records has rows of zeros and no synchronisations.
 
-    `where` knows the Python function around a call, where stacks were recorded.
+    `where` finds the Python function around a call, if stacks were recorded.
     """
     count = len(steps)
     sums = {name: np.zeros(count, np.int64) for name in ACTIVITY if name != "step"}
@@ -65,22 +65,21 @@ def activity(
 
 
 def is_matmul(kernel: str) -> bool:
-    """Return whether a kernel's name is one of a matrix product, a convolution or attention."""
+    """Return whether a kernel's name is that of a matrix product, a convolution or attention."""
     return _MATMUL.search(kernel) is not None
 
 
 def uses_tensor_cores(kernel: str) -> bool:
-    """Return whether the name of a matrix product's kernel says that it runs on tensor cores."""
+    """Return whether a kernel's name is that of a matrix product that runs on tensor cores."""
     return is_matmul(kernel) and _TENSOR.search(kernel) is not None and _NO_TENSOR.search(kernel) is None
 
 
 def end_of_calls(calls: Table) -> Column:
-    """Return the end of each runtime call (ns)."""
     return calls["end"] if "end" in calls.columns else np.asarray(end_of(calls))
 
 
 def _idle(steps: Table, kernels: Table) -> Intervals:
-    """Return when the device had nothing to do, from the first step's start to the last one's end."""
+    """Return when the device had nothing to do, from the first step's start to the last step's end."""
     busy = union(kernels["start"], kernels["end"])
     whole = np.array([[steps["start"].min()], [steps["end"].max()]], np.int64)
     return minus(whole, busy)
@@ -108,9 +107,9 @@ def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
 
 
 def _launch_intervals(steps: Table, kernels: Table) -> Column:
-    """Return each step's median time from one launch to the next on the same thread: what a launch costs the host.
+    """Return each step's median time (ns) from one launch to the next on the same thread: the host's cost per launch.
 
-    A median, so that one sleep or one wait for the device does not look like slow launches.
+    The median keeps a single sleep or wait for the device from looking like slow launches.
     """
     known = kernels.take(kernels["launch_start"] != UNKNOWN)
     result = []
@@ -123,9 +122,9 @@ def _launch_intervals(steps: Table, kernels: Table) -> Column:
 
 
 def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Intervals, where: Where | None) -> Table:
-    """Return what made the host wait, and how long the device then had nothing to do, until the next launch arrived.
+    """Return what made the host wait, and how long the device was then idle until the next launch took effect.
 
-    A wait after which the step launches nothing more costs the step nothing: so ends the window of a profiler.
+    A wait costs the step nothing if the step launches nothing after it: the window of a profiler ends like this.
     """
     calls = _calls(launches, steps, _SYNC_CALL)
     begins = np.sort(kernels["start"])
@@ -156,7 +155,7 @@ def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Int
 
 
 def _places(calls: Table, host: Table) -> tuple[list[str | None], list[str | None]]:
-    """Return for each call the outermost operator and the innermost named range around it, on its thread."""
+    """Return for each call the outermost operator and the innermost named range around it on its thread."""
     operators: list[str | None] = []
     ranges: list[str | None] = []
     start, end = host["start"], end_of(host)
@@ -172,7 +171,7 @@ def _places(calls: Table, host: Table) -> tuple[list[str | None], list[str | Non
 
 
 def _calls(launches: Table, steps: Table, pattern: re.Pattern[str]) -> Table:
-    """Return the runtime calls of one kind that were made inside a step, with the step."""
+    """Return the matching runtime calls that were made inside a step, with the step."""
     chosen = launches.where("name", lambda word: pattern.search(word) is not None)
     calls = launches.take(chosen & (launches["start"] != UNKNOWN))
     calls = calls.with_columns(step=step_at(calls["start"], steps.sort("host_start")))

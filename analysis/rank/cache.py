@@ -1,7 +1,7 @@
-"""What was found out of a rank's files, kept for the next time; whatever is missing, old or broken is made again.
+"""Caches the results of reading a rank's files. Missing, outdated or broken entries are computed again.
 
-An entry is a folder named by everything it depends on: the files (place, size, time of change, both ends), the
-reader, and the text of this package's sources. It is written aside and renamed, so an entry is whole or not there.
+An entry is a folder whose name depends on everything it was made from: the files (path, size, modification time, both
+ends), the reader, and this package's sources. It is written elsewhere and then renamed, so it is complete or absent.
 """
 
 import functools
@@ -16,14 +16,14 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank import store
 from rankscope.analysis.rank.rank_data import RankData
 
-_ENDS = 1 << 12  # bytes of each end of a file that are looked at
+_ENDS = 1 << 12  # bytes hashed at each end of a file
 _SMALLEST = 1 << 17  # bytes of files below which reading them again is as fast
-_LARGEST = 8 << 30  # bytes of all entries in the user's folder; the oldest ones go
+_LARGEST = 8 << 30  # bytes of all entries in the user's folder; above, the oldest entries are removed
 _REDUCED = "rank.msgpack"
 
 
 def folder_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: Path) -> Path | None:
-    """Return where the entry of these files is or would be; None where they are too small or cannot be read."""
+    """Return the folder of these files' entry, existing or not; None if the files are too small or unreadable."""
     digest = hashlib.blake2b(digest_size=16)
     size = 0
     try:
@@ -43,13 +43,13 @@ def folder_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: P
 
 @functools.cache
 def _code_version() -> str:
-    """Return a digest of this package's sources: an entry made by other code is never used."""
+    """Return a digest of this package's sources, so that an entry made by other code is never used."""
     sources = sorted(Path(__file__).parents[1].rglob("*.py"))
     return hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
 
 
 def load(folder: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | None:
-    """Return the rank kept in `folder`, None where there is no sound one; `again` makes tables that are damaged."""
+    """Return the rank cached in `folder`, None if there is no valid one. `again` rebuilds tables that are damaged."""
     try:
         text = (folder / _REDUCED).read_bytes()
         return store.unpack(text, {name: _Stored(folder, name, again[name]) for name in store.LARGE})
@@ -58,7 +58,7 @@ def load(folder: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | N
 
 
 def save(folder: Path, data: RankData) -> bool:
-    """Keep a rank; returns whether that was possible. A cache that cannot be written is no reason to stop."""
+    """Cache a rank; return whether that was possible. A cache that cannot be written is not an error."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
@@ -76,7 +76,7 @@ def save(folder: Path, data: RankData) -> bool:
 
 
 def prune(root: Path) -> None:
-    """Remove the oldest entries while all of them together are too large."""
+    """Remove the oldest entries until the total size is within the limit."""
     try:
         entries = [(entry.stat().st_mtime, entry) for entry in (root / "ranks").iterdir()]
         sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for _, entry in entries}
@@ -91,7 +91,7 @@ def prune(root: Path) -> None:
 
 
 class _Stored:
-    """Loads one large table of an entry; makes it again from the traces where the file is damaged or gone."""
+    """Loads one large table of an entry; rebuilds it from the traces if the file is damaged or missing."""
 
     def __init__(self, folder: Path, name: str, again: Callable[[], Table]) -> None:
         self._path = folder / f"{name}.parquet"
@@ -100,5 +100,5 @@ class _Stored:
     def __call__(self) -> Table:
         try:
             return parquet.read_table(self._path)
-        except (OSError, ValueError):  # pyarrow's own errors are of these kinds
+        except (OSError, ValueError):  # pyarrow's errors are subclasses of these
             return self._again()

@@ -1,7 +1,7 @@
-"""What each communication record is: its metadata from the CPU record that launched it, its kind, its role.
+"""Classifies the communication records: their kind and role, and the metadata of the CPU record that launched them.
 
-Comes in: a rank's device records and the operators and annotations of its host. Goes out: the records with the
-collective's columns filled in, kind and role.
+Input: a rank's device records and the operators and annotations of its host. Output: the records with the collective
+columns, kind and role filled in.
 """
 
 import numpy as np
@@ -11,13 +11,13 @@ from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.read.rank_trace import COLLECTIVE_COLUMNS, end_of
 
-_NESTING = 8  # records of other threads and nested ones that may lie between a launch and its own record
+_NESTING = 8  # nested records and those of other threads that may lie between a launch and the record around it
 
 
 def with_cpu_metadata(table: Table, host: Table) -> Table:
-    """Give communication kernels without metadata that of the CPU record which launched them, if there is one.
+    """Give communication kernels without metadata that of the CPU record that launched them, if there is one.
 
-    The record is found by its External id, else as the innermost one around the launch call.
+    The record is found by its External id, otherwise as the innermost one around the launch call.
     """
     is_comm = table.where("name", names.is_communication)
     bare = np.flatnonzero(is_comm & (table["collective"] < 0))
@@ -35,14 +35,14 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
 
 
 def _recode(table: Table, host: Table, name: str) -> Column:
-    """Return a column of `host` in the codes of `table`: both come from one reader, which shares them."""
+    """Return a column of `host` in the codes of `table`. Both come from one reader and share their codes."""
     if name in table.words and host.words[name] != table.words[name]:
         raise AssertionError(f"column {name} has two dictionaries")
     return host[name]
 
 
 def _launching_record(table: Table, rows: Column, host: Table, chosen: Column) -> Column:
-    """Return for each of `rows` the one chosen host record that launched it, -1 without one."""
+    """Return for each of `rows` the chosen host record that launched it, -1 if there is none."""
     sources = np.flatnonzero(chosen & (host["start"] != UNKNOWN))
     if not len(rows) or not len(sources):
         return np.full(len(rows), -1)
@@ -55,7 +55,7 @@ def _launching_record(table: Table, rows: Column, host: Table, chosen: Column) -
 
 
 def _innermost(times: Column, threads: Column, host: Table, sources: Column) -> Column:
-    """Return the innermost of `sources` that holds each time on its thread, -1 without one."""
+    """Return the innermost of `sources` around each time on its thread, -1 if there is none."""
     sources = sources[np.argsort(host["start"][sources], kind="stable")]
     start, end, thread = host["start"][sources], end_of(host)[sources], host["thread"][sources]
     result = np.full(len(times), -1)
@@ -68,7 +68,7 @@ def _innermost(times: Column, threads: Column, host: Table, sources: Column) -> 
 
 
 def classify(table: Table) -> tuple[Column, list[str], Column]:
-    """Return (collective kind as codes, their words, role) of each record."""
+    """Return (collective kind as codes, the words of the codes, role) of each record."""
     is_comm = table.where("name", names.is_communication)
     kernel = table["activity"] == KERNEL
     comm = kernel & (is_comm | (table["collective"] >= 0))

@@ -1,4 +1,4 @@
-"""The map over ranks on a Dask cluster: an address in, an `Executor` out; used instead of local processes."""
+"""Runs the ranks' jobs on a Dask cluster instead of in local processes: an address in, an `Executor` out."""
 
 from concurrent.futures import Executor
 
@@ -10,8 +10,8 @@ _WAIT_S = 20
 def executor(address: str) -> Executor:
     """Return an executor of the cluster at `address` (tcp://host:port, or a scheduler file).
 
-    Its workers must see the traces under the same paths and have this rankscope installed. A task of a worker that
-    dies runs again on another one: tasks write under a temporary name and rename.
+    Its workers must see the traces under the same paths and have this rankscope installed. If a worker dies, its task
+    runs again on another one. This is safe because tasks write under a temporary name and then rename.
     """
     try:
         from distributed import Client

@@ -1,6 +1,6 @@
-"""Who is who: which rank each recording is, how many ranks the job has, which are missing or of another job.
+"""Finds which rank each recording belongs to, how many ranks the job has, and which are missing or of another job.
 
-Comes in: what was read of each file. Goes out: one `RankData` a rank, and notices.
+Input: the result of reading each file. Output: one `RankData` per rank, and notices.
 """
 
 from collections import defaultdict
@@ -15,11 +15,11 @@ from rankscope.analysis.rank.workers import Outcome
 from rankscope.analysis.read import sources
 from rankscope.analysis.read.rank_trace import rank_number
 
-_NAMED_ONE_BY_ONE = 8  # missing ranks
+_NAMED_ONE_BY_ONE = 8  # missing ranks, up to which each gets its own notice
 
 
 def identify(outcomes: list[Outcome]) -> tuple[list[RankData], list[Notice]]:
-    """Give every rank its number and join the cycles of one rank; two files that claim one rank are an error."""
+    """Give every rank its number and join the cycles of one rank. Two files that claim one rank are an error."""
     notices: list[Notice] = []
     by_rank: defaultdict[int, list[Outcome]] = defaultdict(list)
     for outcome in outcomes:
@@ -43,7 +43,7 @@ def identify(outcomes: list[Outcome]) -> tuple[list[RankData], list[Notice]]:
 
 
 def _joined(outcomes: list[Outcome]) -> Outcome:
-    """Read the files of one rank again as the cycles of one recording, if that is what they are."""
+    """Read the files of one rank together, as the profiler cycles of one recording, if that is what they are."""
     files = tuple(source for outcome in outcomes for source in outcome.job.sources)
     job = msgspec.structs.replace(outcomes[0].job, sources=files)
     steps = [outcome.data.steps for outcome in outcomes if outcome.data is not None]
@@ -53,7 +53,7 @@ def _joined(outcomes: list[Outcome]) -> Outcome:
 
 
 def _numbered(data: RankData, rank: int, source: sources.Source) -> RankData:
-    """Put in what is known from outside: the rank's number, its host, the error of its clock."""
+    """Fill in what is known from outside the file: the rank's number, its host, its clock probes."""
     notices = [
         msgspec.structs.replace(notice, rank=rank) if notice.rank == data.rank else notice for notice in data.notices
     ]
@@ -74,7 +74,7 @@ def _rank_of(outcome: Outcome, *, alone: bool) -> tuple[int, Notice | None]:
     if outcome.data is not None and outcome.data.rank != ranks.NO_RANK:
         return outcome.data.rank, None
     if source.rank_from_name is not None:
-        level: Level = "info" if source.nsys else "warning"  # reports never say
+        level: Level = "info" if source.nsys else "warning"  # reports never state a rank
         text = f"{file}: no rank inside; rank {source.rank_from_name} is taken from its name"
         return source.rank_from_name, Notice(
             kind="rank_from_file_name", level=level, rank=source.rank_from_name, file=file, message=text
@@ -87,7 +87,7 @@ def _rank_of(outcome: Outcome, *, alone: bool) -> tuple[int, Notice | None]:
 
 
 def world_size_of(data: Sequence[RankData], recorded: int | None) -> int:
-    """Return the number of ranks of the job: stated, or implied by groups and by the ranks that are there."""
+    """Return the number of ranks of the job: as stated, or implied by groups and by the ranks that are present."""
     stated = [item.world_size for item in data if item.world_size] + [recorded or 0]
     if max(stated) > 0:
         return max(*stated, max(item.rank for item in data) + 1)
@@ -99,12 +99,12 @@ def _ranks_in(listed: str) -> list[int]:
     try:
         ranks = msgspec.json.decode(listed, type=list[int])
     except msgspec.MsgspecError:
-        return []  # shortened by its writer
+        return []  # the writer shortened the list
     return [rank for rank in ranks if rank_number(rank) is not None]
 
 
 def missing_notices(missing: Sequence[int], world_size: int, damaged: set[int]) -> list[Notice]:
-    """Name the ranks that have no file; one whose file is damaged has a notice that says so."""
+    """Return notices for ranks without a file. Ranks with a damaged file already have a notice."""
     gone = [rank for rank in missing if rank not in damaged]
     why = "waits, transfers and the verdict need every rank"
     if len(gone) > _NAMED_ONE_BY_ONE:
@@ -122,7 +122,7 @@ def missing_notices(missing: Sequence[int], world_size: int, damaged: set[int]) 
 
 
 def mixed_jobs(data: Sequence[RankData]) -> list[Notice]:
-    """Say so when the ranks state different world sizes: their files are of different jobs."""
+    """Return a notice if the ranks state different world sizes, because their files are then of different jobs."""
     stated = {item.world_size for item in data if item.world_size}
     if len(stated) < 2:
         return []

@@ -1,7 +1,7 @@
-"""A trace of device activities alone (`profile=light`), made whole by what the rank itself recorded.
+"""Completes a trace that has only device activities (`profile=light`) from what the rank itself recorded.
 
-Comes in: a `RankTrace` without operators, and the rank's steps.parquet and rank.json beside it. Goes out: the trace
-with the steps, the waits for batches, and the sizes of DDP's buckets, so that everything after it is the same code.
+Input: a `RankTrace` without operators, and the rank's steps.parquet and rank.json next to it. Output: the trace with
+the steps, the waits for batches, and the sizes of DDP's buckets, so that all later stages use the same code.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ from rankscope.conf.run_dir import RankDir
 
 
 def completed(trace: RankTrace, path: Path) -> RankTrace:
-    """Return the trace with steps from the rank's own records; unchanged where it has steps, or there are none."""
+    """Return the trace with steps from the rank's own records; unchanged if it has steps or there are no records."""
     rank_dir = RankDir(path.parent)
     bare = trace.source == "kineto" and not len(host_steps(trace.host)) and len(trace.launches) > 0
     if not bare or not rank_dir.steps.exists():
@@ -35,7 +35,7 @@ def completed(trace: RankTrace, path: Path) -> RankTrace:
 
 
 def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
-    """Return the trace without steps that the rank began and did not end: it failed, or its script was over."""
+    """Return the trace without steps that the rank began but did not end: it failed, or its script was over."""
     rank_dir = RankDir(path.parent)
     if not rank_dir.steps.exists():
         return trace
@@ -53,7 +53,7 @@ def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
 
 
 def _host(trace: RankTrace, rows: list[StepRow]) -> Table:
-    """Return the steps and their data waits as annotations on the thread that launched first."""
+    """Return the steps and their data waits as annotations, on the thread of the first launch."""
     spans = [(f"ProfilerStep#{row['step']}", row["start_ns"], row["host_ns"]) for row in rows]
     spans += [(DATA_WAIT, row["start_ns"], row["data_wait_ns"]) for row in rows if row["data_wait_ns"]]
     first = rows[0]["start_ns"]
@@ -82,7 +82,7 @@ def _buckets(rank_dir: RankDir) -> list[int]:
 
 
 def _sized(device: Table, buckets: list[int], rows: list[StepRow]) -> Table:
-    """Give the all-reduces of a step the sizes of DDP's buckets, where they are as many; else they stay unknown."""
+    """Give a step's all-reduces the sizes of DDP's buckets if their numbers match; otherwise leave them unknown."""
     if not buckets:
         return device
     kinds = [

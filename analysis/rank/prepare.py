@@ -1,4 +1,4 @@
-"""From a rank's tables to `RankData`: reject what cannot be, classify, attribute to steps, merge intervals."""
+"""Turns a rank's tables into `RankData`: rejects impossible records, classifies, assigns to steps, merges intervals."""
 
 import re
 
@@ -18,7 +18,7 @@ from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of, launch_
 from rankscope.conf.contract import DATA_WAIT
 
 MAX_DURATION = 7 * 86400 * 10**9  # ns
-CLOCK_NOISE = 1_000_000  # ns that a kernel may seem to start before its own launch
+CLOCK_NOISE = 1_000_000  # ns by which a kernel may seem to start before its own launch
 _DATA_WAIT = re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#")
 _HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):", re.IGNORECASE)
 _NOT_COMPUTE = re.compile(
@@ -32,13 +32,13 @@ _NO_STEPS = {
 
 
 def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
-    """Measure one rank as far as it can be alone; the rank's number must be known by now.
+    """Measure everything about one rank that needs no other rank. The rank's number must be known by now.
 
-    `where` knows the Python function around a runtime call, where stacks were recorded.
+    `where` finds the Python function around a runtime call, if stacks were recorded.
     """
     notices = list(trace.notices)
     rank = trace.rank
-    assert rank is not None  # sources.py has seen to it
+    assert rank is not None  # `workers.prepare_rank` has set it
 
     def note(kind: str, message: str, level: Level = "warning", **details: object) -> None:
         file = trace.files[0]
@@ -82,7 +82,6 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         compute=work[0],
         copies=work[1],
         data_wait=union(waits["start"], waits["end"]),
-        data_waits=waits,
         activity=done,
         syncs=syncs,
         launches=launches,
@@ -119,7 +118,7 @@ def _device_work(trace: RankTrace, launches: Table, steps: Table, note: object) 
 
 
 def _one_device(table: Table, note: object) -> Table:
-    """Keep the device with the most records: shares of several devices in one process have no meaning."""
+    """Keep only the device with the most records: shares over several devices in one process have no meaning."""
     assert callable(note)
     devices, counts = np.unique(table["device"], return_counts=True)
     if len(devices) < 2:
@@ -134,7 +133,7 @@ def _one_device(table: Table, note: object) -> Table:
 
 
 def _possible(table: Table, note: object) -> Table:
-    """Drop records that cannot be true and say so; clip kernels that swallow a later one of their stream."""
+    """Drop and report records that cannot be true; shorten kernels that contain a later one of their stream."""
     assert callable(note)
     duration, launch = table["duration"], table["launch_start"]
     reasons = {
@@ -162,9 +161,9 @@ def _possible(table: Table, note: object) -> Table:
 
 
 def _clip_swallowed(table: Table, note: object) -> Table:
-    """End a kernel where a later, non-empty one of its stream begins that it would contain wholly.
+    """End a kernel where a later one of its stream begins, if that one is not empty and would lie completely inside.
 
-    Kernels of one graph launch run side by side under one stream number: they are left as they are.
+    Kernels of one graph launch run side by side under the same stream number, so they are left unchanged.
     """
     assert callable(note)
     if not len(table):
@@ -193,7 +192,7 @@ def _clip_swallowed(table: Table, note: object) -> Table:
 
 
 def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
-    """Without a GPU: the collective's own record plays the kernel's part, operators are compute."""
+    """Return the work of a rank without GPU: a collective's own record stands for its kernel, operators are compute."""
     assert callable(note)
     host = trace.host
     known = (host["start"] != UNKNOWN) & (host["duration"] >= 0) & (host["duration"] <= MAX_DURATION)
@@ -222,7 +221,7 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
 
 
 def _comms(kernels: Table) -> Table:
-    """Return the communication records in the order of the calls, which all ranks of a group share."""
+    """Return the communication records in the order of the calls, which is the same on all ranks of a group."""
     table = kernels.take(kernels["role"] == COMMUNICATION)
     table = table.take(np.lexsort([table["start"], _call_order(table)]))
     payload = _payload(table)
@@ -233,9 +232,9 @@ def _comms(kernels: Table) -> Table:
 
 
 def _call_order(table: Table) -> Column:
-    """Return when each record was launched; a record without launch counts with its predecessor on its stream.
+    """Return when each record was launched. A record without launch takes the time of its predecessor on its stream.
 
-    Those before the first launched one come before everything. Without launches the start is the order.
+    Records before the first launched one come first. If most records have no launch, their start gives the order.
     """
     linked = table["launch_start"] != UNKNOWN
     if not len(table) or linked.mean() < LINKED:
@@ -249,7 +248,7 @@ def _call_order(table: Table) -> Column:
 
 
 def _payload(table: Table) -> Column:
-    """Return the payload by element count and type; where those are unknown, the size that the reader gave."""
+    """Return the payload (bytes) from element count and type; if those are unknown, the size that the reader gave."""
     rows = zip(table.texts("kind"), table.texts("dtype"), table["in_nelems"], table["out_nelems"], strict=True)
     sizes = [
         names.payload_bytes(
@@ -261,7 +260,7 @@ def _payload(table: Table) -> Column:
 
 
 def _data_waits(host: Table, steps: Table, main: int | None) -> Table:
-    """Return the intervals in which the consumer of the loader waited for a batch, on the thread of the steps."""
+    """Return the intervals in which the training thread waited for a batch from the data loader."""
     named = host.where("name", lambda word: _DATA_WAIT.match(word) is not None)
     chosen = named & (host["duration"] > 0) & (host["start"] != UNKNOWN)
     if main is not None:

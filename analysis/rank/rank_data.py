@@ -1,7 +1,7 @@
-"""`RankData`: what is left of one rank when everything that needs only its own trace is done.
+"""`RankData`: everything about one rank that needs only its own trace.
 
-Comes out of `prepare.prepare`; goes into matching, alignment and measuring. Small: merged intervals, the
-communication records, the steps; the kernels stay for those who ask for tables.
+`prepare.prepare` builds it; matching, alignment and measuring use it. It is small: merged intervals, the communication
+records, the steps. The kernels are kept for those who ask for tables.
 """
 
 import msgspec
@@ -11,30 +11,16 @@ from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.read.rank_trace import Probe
 
-# One row a communication record of this rank, in the order of the calls.
+# One row per communication record of this rank, in the order of the calls.
 COMM_COLUMNS = (
     "start", "end", "launch_start", "step", "kind", "device", "stream", "group", "group_ranks", "group_size",
     "seq", "in_nelems", "out_nelems", "dtype", "bytes", "described",
 )  # fmt: skip
-# One row a step: the annotation on the host, the window on the device, own records and launches.
-STEP_COLUMNS = (
-    "step",
-    "host_start",
-    "host_end",
-    "start",
-    "end",
-    "records",
-    "launches",
-    "covered",
-    "data_wait",
-    "complete",
-    "sm_busy",
-)
-NO_STEP = -1  # launched outside every step: left over from before the window, or after it
+NO_STEP = -1  # launched outside every step: left over from before the window, or launched after it
 
 
 class RankData(msgspec.Struct, kw_only=True):
-    """One rank, measured as far as it can be alone."""
+    """The measurements of one rank that need no other rank."""
 
     rank: int
     files: list[str]
@@ -46,18 +32,17 @@ class RankData(msgspec.Struct, kw_only=True):
     probes: list[Probe]
     complete: bool
     source: str  # "kineto" or "nsys"
-    sees_communication: bool  # False: that there are no collectives means nothing
-    steps: Table
+    sees_communication: bool  # False: no collectives means unknown, not zero
+    steps: Table  # one row per step: see `steps.device_windows`
     comms: Table
     kernels: Table
     compute: Intervals
     copies: Intervals
     data_wait: Intervals
-    data_waits: Table  # start, end, step: every wait of the loader's consumer
-    activity: Table  # activity.ACTIVITY: one row a step
+    activity: Table  # activity.ACTIVITY: one row per step
     syncs: Table  # activity.SYNCS: what made the host wait for the device
     launches: Table  # start, end, name, thread, correlation
     host: Table  # operators and annotations
-    span: tuple[int, int] | None  # first start and last end of the device records (on a CPU: of `kernels`)
+    span: tuple[int, int] | None  # first start and last end of the device records (without a GPU: of `kernels`)
     left_over: int  # device records launched before the window
     notices: list[Notice]

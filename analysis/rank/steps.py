@@ -1,4 +1,4 @@
-"""Steps of one rank: the annotations on the host, which step launched each piece of GPU work, device windows."""
+"""The steps of one rank: its annotations on the host, the step of each piece of GPU work, and the device windows."""
 
 import re
 
@@ -10,12 +10,12 @@ from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
 
 STEP = re.compile(r"ProfilerStep\s*#(\d+)$")
-COVERED = 0.98  # share of a step's launches that must have left a record, or the step is partial
-LINKED = 0.5  # share of records with a launch from which on a record without one is an exception
+COVERED = 0.98  # share of a step's launches that must have left a record; with fewer, the step is partial
+LINKED = 0.5  # share of records with a launch above which a record without one is an exception
 
 
 def host_steps(host: Table) -> Table:
-    """Return the steps in order of time: step, host_start, host_end, thread. A number counts once."""
+    """Return the steps in order of time: step, host_start, host_end, thread. Each number occurs once."""
     numbers = [STEP.match(word) for word in host.words["name"]]
     lookup = np.array([int(match[1]) if match else NO_STEP for match in numbers] + [NO_STEP])
     of_row = lookup[host["name"]]
@@ -30,7 +30,7 @@ def host_steps(host: Table) -> Table:
 
 
 def step_at(times: Column, steps: Table) -> Column:
-    """Return the number of the step whose host interval holds each time, `NO_STEP` outside all."""
+    """Return the number of the step whose host interval contains each time, `NO_STEP` if there is none."""
     if not len(steps):
         return np.full(len(times), NO_STEP)
     at = np.searchsorted(steps["host_start"], times, "right") - 1
@@ -39,11 +39,11 @@ def step_at(times: Column, steps: Table) -> Column:
 
 
 def step_of_device_work(table: Table, steps: Table) -> Column:
-    """Return the step of each device record (rows in order of start): the one that launched it.
+    """Return the step of each device record (rows in order of start): the step that launched it.
 
-    Without a launch record its own start decides, unless launches are the rule in this trace: then records
-    before the first launched one of their stream are left over from before the window, and later ones belong
-    with their predecessor.
+    A record without launch belongs to the step at its own start. But if most records of the trace have a launch, then
+    records before the first launched one of their stream are left over from before the window, and later ones belong
+    to the step of their predecessor.
     """
     linked = table["launch_start"] != UNKNOWN
     by_launch = step_at(np.where(linked, table["launch_start"], 0), steps)
@@ -64,11 +64,11 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
 
 
 def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, mode: str) -> Table:
-    """Return `STEP_COLUMNS` but the last: each step with its window, its records and how much of it was recorded.
+    """Return each step with its annotation on the host, its window, its records and launches, and its data wait.
 
-    On a device a step runs from the end of the previous step's last work to the end of its own, so steps tile
-    the timeline; the first begins where left-over work ends, or with its annotation when there is none. On a
-    CPU the annotation is the window.
+    `covered` is how many of the launches left a record. On a device, a step lasts from the end of the previous step's
+    last work to the end of its own, so steps tile the timeline. The first begins where left-over work ends, or with its
+    annotation if there is none. On a CPU the annotation is the window.
     """
     count = len(steps)
     records = _count(kernels["step"], steps["step"])
@@ -81,7 +81,7 @@ def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, 
         np.maximum.at(last, order[index[known]], kernels["end"][known])
         before = _left_over_end(kernels, steps)
         begin = np.maximum(before, UNKNOWN + 1) if before is not None else steps["host_start"][0]
-        # a step without device work has no window: it ends where it begins
+        # A step without device work has no window: it ends where it begins.
         ends = np.maximum.accumulate(np.concatenate([[begin], last]))
         start, end = ends[:-1], ends[1:]
         opens = _cycle_starts(steps)
@@ -105,19 +105,19 @@ def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, 
 
 
 def _cycle_starts(steps: Table) -> Column:
-    """Return for each step whether its predecessor is missing: a new profiler cycle begins there."""
+    """Return for each step whether its predecessor is missing, so that a new profiler cycle begins there."""
     opens = np.zeros(len(steps), bool)
     opens[1:] = np.diff(steps["step"]) != 1
     return opens
 
 
 def _gap_start(start: Column, steps: Table) -> Column:
-    """A window that would reach back over the pause between two profiler cycles begins with its annotation."""
+    """Return the start of each window, moved to its annotation if it would reach into the pause between two cycles."""
     return np.where(start < steps["host_start"], steps["host_start"], start)
 
 
 def _left_over_end(kernels: Table, steps: Table) -> int | None:
-    """Return the end of the last work launched before the first step, None when nothing was left over."""
+    """Return the end of the last work launched before the first step; None if nothing was left over."""
     own = kernels["step"] != NO_STEP
     first = kernels["start"][own].min() if own.any() else steps["host_end"][-1]
     left = (~own) & (kernels["start"] < first)
@@ -142,7 +142,7 @@ def _waits(steps: Table, waits: Table) -> Column:
 
 
 def _coverage(steps: Table, kernels: Table, launches: Table) -> tuple[Column, Column]:
-    """Return (launches, launches of which a record was seen) of each step."""
+    """Return (number of launches, number of launches that left a record) of each step."""
     launching = launches.where("name", is_launch)
     calls = launches.take(launching & (launches["start"] != UNKNOWN))
     step = step_at(calls["start"], steps)

@@ -1,6 +1,6 @@
-"""Tables and ranks on disk: Parquet for what may be large, one small checked file for what is left of a rank.
+"""Serialises a rank: Parquet for its large tables, one small file with a checksum for the rest.
 
-Nothing here decides when something is stored: see `cache`.
+`cache` decides when something is stored.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from rankscope.analysis.core.parquet import LazyTable
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank.rank_data import RankData
 
-LARGE = ("kernels", "launches", "host")  # of a RankData; each in a Parquet file of its own
+LARGE = ("kernels", "launches", "host")  # of a RankData; each in its own Parquet file
 _DIGEST = 16  # bytes
 
 
@@ -23,7 +23,7 @@ _DIGEST = 16  # bytes
 
 
 def pack(data: RankData) -> bytes:
-    """Return all of a rank but its large tables, of which only the number of rows is kept, with a check sum."""
+    """Return a rank without its large tables, with a checksum. Of these tables only the number of rows is kept."""
     fields = {name: getattr(data, name) for name in data.__struct_fields__}
     for name in LARGE:
         fields[name] = len(fields[name])
@@ -32,10 +32,10 @@ def pack(data: RankData) -> bytes:
 
 
 def unpack(text: bytes, large: Mapping[str, Callable[[], Table]]) -> RankData:
-    """Return the rank that `pack` packed; `large` gives its large tables when asked. `ValueError`: it is damaged."""
+    """Return the rank that `pack` packed. `large` loads its large tables on demand. `ValueError` if it is damaged."""
     body = text[_DIGEST:]
     if hashlib.blake2b(body, digest_size=_DIGEST).digest() != text[:_DIGEST]:
-        raise ValueError("check sum differs")
+        raise ValueError("checksum differs")
     fields = msgspec.msgpack.decode(body)
     for name in LARGE:
         fields[name] = LazyTable(large[name], fields[name])
@@ -46,7 +46,7 @@ def unpack(text: bytes, large: Mapping[str, Callable[[], Table]]) -> RankData:
 
 
 def without_large(data: RankData, large: Mapping[str, Callable[[], Table]]) -> RankData:
-    """Return the rank with its large tables given up: they are loaded again when asked for."""
+    """Return the rank with its large tables released; `large` loads them again on demand."""
     lazy = {name: LazyTable(large[name], len(getattr(data, name))) for name in LARGE}
     return msgspec.structs.replace(data, **lazy)
 

@@ -1,7 +1,7 @@
-"""The work on each rank that needs no other: files in, `RankData` out, on as many processes as pay.
+"""Runs the work on each rank that needs no other rank: files in, `RankData` out, in several processes if it pays.
 
-A task takes paths and gives back the small part of a `RankData`; its large tables stay on disk, in the cache or in
-the traces themselves, and are loaded when somebody asks. One rank's failure is a notice of that rank.
+A task takes paths and returns the small part of a `RankData`. Its large tables stay on disk, in the cache or in the
+traces, and are loaded on demand. If one rank fails, it gets a notice and the others continue.
 """
 
 import multiprocessing
@@ -28,40 +28,40 @@ from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import RankTrace, merge_cycles
 from rankscope.analysis.read.sources import Source
 
-NO_RANK = -1  # of a file that does not say; the caller knows better
-_POOL_FROM = 500 << 20  # bytes of JSON from which starting processes pays
-_SCANNER_FROM = 40 << 20  # bytes of JSON from which importing numba pays
-_RATIO = 13  # of JSON to gzip, roughly
-_BASE_MEMORY = 400 << 20  # bytes of a worker beside its columns
-_COLUMNS = 0.35  # bytes of columns a byte of JSON
+NO_RANK = -1  # the file does not state its rank; the caller finds it
+_POOL_FROM = 500 << 20  # bytes of JSON above which starting processes pays
+_SCANNER_FROM = 40 << 20  # bytes of JSON above which importing numba pays
+_RATIO = 13  # size of JSON divided by its gzip size, roughly
+_BASE_MEMORY = 400 << 20  # bytes that a worker needs in addition to its columns
+_COLUMNS = 0.35  # bytes of columns per byte of JSON
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One rank's files: one, or those of its profiler cycles."""
 
     sources: tuple[Source, ...]
-    fast: bool = False  # with the accelerated scanner
-    cache: Path | None = None  # root of the entries
+    fast: bool = False  # use the accelerated scanner
+    cache: Path | None = None  # root folder of the cache
     keep_tables: bool = True  # whether the large tables come back with the result
 
     @property
     def json_bytes(self) -> int:
-        """Roughly how much JSON there is to read."""
+        """The approximate size of the JSON to read."""
         return sum(_json_bytes(source.path) for source in self.sources)
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """What became of a job: a rank, or notices that say why there is none."""
+    """The result of a job: a rank, or notices that say why there is none."""
 
     job: Job
     data: RankData | None = None
     notices: list[Notice] = []
     conflicting: bool = False  # several files that are not cycles of one recording
-    kept: bool = False  # whether it was put into the cache just now
+    kept: bool = False  # whether this job added it to the cache
 
 
 def prepare_rank(job: Job) -> Outcome:
-    """Read a rank's files and measure it as far as it can be alone; looks into the cache first."""
+    """Read a rank's files and measure what needs no other rank, or take it from the cache."""
     folder = None
     if job.cache is not None:
         files, labels = [source.path for source in job.sources], [source.label for source in job.sources]
@@ -86,7 +86,7 @@ def prepare_rank(job: Job) -> Outcome:
 
 
 def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
-    """Read every file; one that gives no numbers becomes a notice, and the others go on."""
+    """Read every file. A file that gives no numbers becomes a notice, and the others are still read."""
     traces, notices = [], []
     for source in job.sources:
         rank = source.rank if source.rank is not None else source.rank_from_name
@@ -105,13 +105,13 @@ def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
 
 
 def are_cycles(steps: Sequence[Table]) -> bool:
-    """Return whether tables of steps are those of profiler cycles of one rank: no number occurs in two of them."""
+    """Return whether step tables are from profiler cycles of one rank, that is, no step number occurs in two."""
     numbers = [set(table["step"].tolist()) for table in steps]
     return all(numbers) and sum(map(len, numbers)) == len(set().union(*numbers))
 
 
 class _Again:
-    """Makes one large table again from the traces."""
+    """Rebuilds one large table from the traces."""
 
     def __init__(self, job: Job, name: str) -> None:
         self._job = msgspec.structs.replace(job, cache=None, keep_tables=True)
@@ -129,17 +129,17 @@ class _Again:
 
 
 def use_scanner(sources: Sequence[Source]) -> bool:
-    """Return whether the accelerated scanner pays: it is installed, and there is more to read than it costs to load."""
+    """Return whether to use the accelerated scanner: it is installed, and the input is large enough for it to pay."""
     size = sum(_json_bytes(source.path) for source in sources)
     return kineto.has_scanner() and ("numba" in sys.modules or size >= _SCANNER_FROM)
 
 
 def prepare_all(jobs: Sequence[Job], executor: Executor | None, progress: Progress) -> list[Outcome]:
-    """Run all jobs, the largest first, and return their outcomes in the order of the jobs."""
+    """Run all jobs, the largest first, and return their outcomes in the order of `jobs`."""
     sizes = [job.json_bytes for job in jobs]
     progress.begin(len(jobs), sum(sizes))
     if executor is None and (len(jobs) == 1 or sum(sizes) < _POOL_FROM or _workers(sizes) == 1):
-        large = sum(sizes) >= _POOL_FROM  # then only one rank's tables at a time
+        large = sum(sizes) >= _POOL_FROM  # keep only one rank's tables in memory at a time
         with progress:
             outcomes = []
             for job, size in zip(jobs, sizes, strict=True):
@@ -147,7 +147,7 @@ def prepare_all(jobs: Sequence[Job], executor: Executor | None, progress: Progre
                 outcomes.append(prepare_rank(msgspec.structs.replace(job, keep_tables=kept)))
                 progress.advance(size)
             return outcomes
-    if any(job.fast for job in jobs):  # compile once, before workers start and would each do it
+    if any(job.fast for job in jobs):  # compile once, so that each worker does not have to
         kineto.warm_up()
     small = [msgspec.structs.replace(job, keep_tables=False) for job in jobs]
     if executor is not None:
@@ -165,16 +165,16 @@ def _collect(executor: Executor, jobs: list[Job], sizes: list[int], progress: Pr
             at = futures[future]
             try:
                 outcomes[at] = future.result()
-            except Exception as error:  # of whatever kind the executor's own is
+            except Exception as error:  # each executor raises its own class
                 if not _worker_died(error):
                     raise
-                outcomes[at] = _alone(jobs[at])  # and with it all that waited: each gets a process of its own
+                outcomes[at] = _alone(jobs[at])  # a broken pool fails every pending future: rerun each on its own
             progress.advance(sizes[at])
     return [outcomes[at] for at in range(len(jobs))]
 
 
 def _worker_died(error: Exception) -> bool:
-    """Whether a process that did the work died: a pool breaks then, Dask gives a task up after several workers."""
+    """Return whether a worker process died. A pool then breaks; Dask gives up a task after several dead workers."""
     return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
 
 
@@ -184,27 +184,27 @@ def _alone(job: Job) -> Outcome:
             return pool.submit(prepare_rank, job).result()
     except BrokenExecutor:
         source = job.sources[0]
-        text = f"{source.label}: the process that read it was killed, likely for want of memory; record fewer steps"
+        text = f"{source.label}: the process that read it was killed, probably out of memory; record fewer steps"
         rank = source.rank if source.rank is not None else source.rank_from_name
         notice = Notice(kind="reader_killed", level="partial", rank=rank, file=source.label, message=text)
         return Outcome(job=job, notices=[notice])
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
-    """Start processes. Forking is fast and needs no importable main module; it is safe while there is one thread."""
+    """Start processes. Forking is fast and needs no importable main module, but is safe only with a single thread."""
     method = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
 
 
 def _workers(sizes: Sequence[int]) -> int:
-    """Return how many processes the cores and the free memory carry."""
+    """Return how many processes the cores and the free memory allow."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     each = _BASE_MEMORY + int(_COLUMNS * max(sizes, default=0))
     return max(1, min(cores, len(sizes), int(_free_memory() * 0.8) // each))
 
 
 def _free_memory() -> int:
-    """Return the bytes of memory that can be had; where the system does not say, what a small machine has."""
+    """Return the available memory (bytes); if the system does not say, that of a small machine."""
     try:
         found = re.search(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:

@@ -1,1 +1,1 @@
-"""Files in, one `RankTrace` a rank out: what lies at a path, and the readers of both profilers."""
+"""Finds the input files and reads them, from both profilers, into one `RankTrace` per rank."""

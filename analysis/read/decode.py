@@ -1,4 +1,4 @@
-"""From lists of Python values, as JSON gave them, to numpy columns: exact nanoseconds, integers, codes."""
+"""Turns lists of decoded JSON values into numpy columns: exact nanoseconds, integers, codes."""
 
 import re
 from collections.abc import Iterable
@@ -11,15 +11,15 @@ from rankscope.analysis.core.table import UNKNOWN, Column
 
 _DIGITS = re.compile(r"-?\d+")
 _INT64 = 1 << 63
-_DIGITS_OF_INT64 = 15  # of microseconds, whose nanoseconds certainly fit
-EXACT_BELOW = float(1 << 43)  # us: below, a double's floor and fraction give whole nanoseconds exactly
+_DIGITS_OF_INT64 = 15  # digits of microseconds that fit an int64 when converted to nanoseconds
+EXACT_BELOW = float(1 << 43)  # us: below this, floor and fraction of a double give the nanoseconds exactly
 
 
 def nanoseconds(values: list[Any]) -> Column:
-    """Turn microseconds (numbers or text) into integer nanoseconds; `UNKNOWN` where there is no number.
+    """Turn microseconds (numbers or text) into integer nanoseconds; `UNKNOWN` if there is no number.
 
-    `round(us * 1000)` is wrong by a nanosecond for many values above 2**42 us; floor and fraction apart are exact
-    up to 2**43 us. Beyond that a double cannot hold the value: the reader hands over text.
+    `round(us * 1000)` is wrong by a nanosecond for many values above 2**42 us. Converting floor and fraction
+    separately is exact up to 2**43 us. A double cannot hold larger values exactly, so the reader passes them as text.
     """
     try:
         column = np.array(values)
@@ -51,7 +51,7 @@ def _exact(value: Any) -> int:
 
 
 def integers(values: Iterable[Any]) -> Column:
-    """Turn values into int64; `UNKNOWN` for what is no integer (numbers in text count, as in `stream 7`)."""
+    """Turn values into int64; `UNKNOWN` for anything that is not an integer. Numbers in text count (`stream 7`)."""
     whole = [value if type(value) is int else _integer(value) for value in values]
     try:
         return np.array(whole, np.int64)
@@ -69,13 +69,13 @@ def _integer(value: Any) -> int:
 
 
 class Codes:
-    """Dictionary encoding that is shared by all blocks of a file."""
+    """A dictionary encoding shared by all blocks of a file."""
 
     def __init__(self) -> None:
         self._codes: dict[Any, int] = {None: -1}
 
     def encode(self, values: Iterable[Any]) -> Column:
-        """Return the code of each value; new values get new codes."""
+        """Return the code of each value. New values get new codes."""
         codes = self._codes
         try:
             return np.array([codes.setdefault(value, len(codes) - 1) for value in values], np.int32)

@@ -1,4 +1,4 @@
-"""The steps of a pass as its ranks wrote them: `steps.parquet` and `rank.json` in, columns of numbers out."""
+"""Reads the steps of a pass from the `steps.parquet` and `rank.json` of its ranks, as numeric columns."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from rankscope.analysis.core.table import Column
 from rankscope.conf import RunDir
+from rankscope.conf.contract import COUNTED
 from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import PassDir
 
@@ -17,15 +18,17 @@ class PassSteps(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: dict[int, dict[str, Column]]
     info: dict[int, dict[str, Any]]
+    numbers: dict[int, Column] = {}  # rank -> numbers of its steps
+    counted: dict[int, Column] = {}  # rank -> whether the step comes after warm-up
 
     def median(self, rank: int, column: str) -> float | None:
-        """Return a rank's median of a column (ns), None when it was not measured."""
+        """Return a rank's median of a column (ns), None if it was not measured."""
         values = self.ranks[rank].get(column, np.zeros(0))
         values = values[~np.isnan(values)]
         return float(np.median(values)) if len(values) else None
 
     def step_ns(self) -> float | None:
-        """Return the median step (ns) over ranks and steps: device time where it was measured, else host time."""
+        """Return the median step (ns) over ranks and steps: device time if every rank has it, otherwise host time."""
         for column in ("device_ns", "host_ns"):
             values = [self.median(rank, column) for rank in self.ranks]
             known = [value for value in values if value is not None]
@@ -34,27 +37,33 @@ class PassSteps(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-def read_pass(pass_dir: PassDir, phase: str) -> PassSteps | None:
-    """Read the steps of one phase (`measured`, `active`) of every rank of a pass; None when there are none."""
+def read_pass(pass_dir: PassDir, phase: str | None) -> PassSteps | None:
+    """Read the steps of one phase (`measured`, `active`; None: all) of every rank of a pass; None if there are none."""
     ranks: dict[int, dict[str, Column]] = {}
     info: dict[int, dict[str, Any]] = {}
+    numbers: dict[int, Column] = {}
+    counted: dict[int, Column] = {}
     for rank_dir in pass_dir.ranks():
         try:
             table = pq.read_table(rank_dir.steps)
             info[rank_dir.rank] = read_json(rank_dir.info)
         except (OSError, ValueError):
             continue  # the analysis names missing ranks by the traces; a pass without numbers is null
-        chosen = np.array(table["phase"].to_pylist()) == phase
-        columns = [name for name in table.column_names if name.endswith("_ns")]
+        phases = np.array(table["phase"].to_pylist())
+        chosen = np.ones(len(phases), bool) if phase is None else phases == phase
+        steps = table["step"].to_pylist() if "step" in table.column_names else range(len(phases))
+        numbers[rank_dir.rank] = np.array(steps, np.int64)[chosen]
+        counted[rank_dir.rank] = np.isin(phases[chosen], COUNTED)
+        columns = [name for name in table.column_names if name.endswith("_ns") or name == "host_ahead"]
         ranks[rank_dir.rank] = {
             name: np.array([np.nan if v is None else v for v in table[name].to_pylist()], float)[chosen]
             for name in columns
         }
     ranks = {rank: columns for rank, columns in ranks.items() if len(columns.get("host_ns", ()))}
-    return PassSteps(ranks=ranks, info=info) if ranks else None
+    return PassSteps(ranks=ranks, info=info, numbers=numbers, counted=counted) if ranks else None
 
 
 def read_repeats(run_dir: RunDir) -> list[PassSteps]:
-    """Read the measured steps of every repeat of the plain pass that has any."""
+    """Read the measured steps of every repeat of the plain pass that has some."""
     found = [read_pass(pass_dir, "measured") for pass_dir in run_dir.repeats("plain")]
     return [repeat for repeat in found if repeat is not None]

@@ -1,6 +1,6 @@
-"""`RankTrace`: what one rank recorded, as tables. What every reader (Kineto here, others later) must produce.
+"""`RankTrace`: the tables that one rank recorded. Every reader (Kineto, Nsight Systems) must produce it.
 
-Times are absolute integer nanoseconds of that rank's own clock; `duration` is `UNKNOWN` where the file gave none.
+Times are absolute integer nanoseconds of the rank's own clock. `duration` is `UNKNOWN` if the file gave none.
 """
 
 from collections.abc import Callable
@@ -12,22 +12,23 @@ import numpy as np
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 
-# Work on a device: kernels, copies, memsets. The collective's columns are known for communication kernels only.
+# Work on a device: kernels, copies, memsets. The collective columns are known only for communication kernels.
 DEVICE_COLUMNS = (
     "start", "duration", "activity", "name", "device", "stream", "correlation", "external_id", "bytes",
-    "occupancy",  # of a kernel, estimated from its launch (%); 0 where the profiler could not
-    "sm_share",  # of a kernel: the share of the SMs that its blocks can use (scan_layout.WHOLE = all); 0 as above
+    "occupancy",  # estimated from a kernel's launch (%); 0 if the profiler could not estimate it
+    "sm_share",  # share of the SMs that a kernel's blocks can use (sm_share.WHOLE = all); 0 as above
 )  # fmt: skip
 COLLECTIVE_COLUMNS = ("collective", "in_nelems", "out_nelems", "group_size", "dtype", "group", "group_ranks", "seq")
 LAUNCH_COLUMNS = ("start", "duration", "name", "thread", "correlation")
 HOST_COLUMNS = ("start", "duration", "name", "thread", "external_id", "annotation", *COLLECTIVE_COLUMNS)
 
-Where = Callable[[Table], list[str | None]]  # runtime calls (`start`, `thread`) -> the Python function around each
+# Runtime calls (`start`, `thread`) -> the Python function around each call.
+Where = Callable[[Table], list[str | None]]
 CODED = frozenset({"name", "collective", "dtype", "group", "group_ranks", "thread"})
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """One comparison of a rank's wall clock with rank 0's (ns): the offset is right to within half the round trip."""
+    """One comparison of a rank's wall clock with rank 0's (ns). The offset's error is at most half the round trip."""
 
     time_ns: int
     offset_ns: int
@@ -42,29 +43,32 @@ class RankTrace(msgspec.Struct, kw_only=True):
     device: Table  # DEVICE_COLUMNS + COLLECTIVE_COLUMNS
     launches: Table  # LAUNCH_COLUMNS: runtime and driver calls
     host: Table  # HOST_COLUMNS: operators and annotations on CPU threads
-    source: str = "kineto"  # who recorded it: "kineto" or "nsys"
+    source: str = "kineto"  # the recorder: "kineto" or "nsys"
     world_size: int | None = None
     backend: str | None = None
-    groups: dict[str, list[int]] = {}  # process group -> global ranks, where the file lists them
-    host_id: str | None = None  # ranks of one host_id share a clock; None: unknown
+    groups: dict[str, list[int]] = {}  # process group -> global ranks, if the file lists them
+    host_id: str | None = None  # ranks with the same host_id share a clock; None: unknown
     probes: list[Probe] = []  # of this clock against rank 0's
-    sees_communication: bool = True  # False: the recorder cannot see collectives, so none is no zero
-    complete: bool = True  # False: records are missing; the rank is kept out of numbers across ranks
+    # False: collectives are invisible to this recorder; an empty table means unknown, not zero.
+    sees_communication: bool = True
+    # False: records are missing; the rank is excluded from cross-rank numbers.
+    complete: bool = True
     notices: list[Notice] = []
-    extra: dict[str, Any] = {}  # other metadata of the file
+    extra: dict[str, Any] = {}  # other metadata from the file
 
 
 def empty_table(columns: tuple[str, ...]) -> Table:
-    """Return a table of no rows with these columns."""
+    """Return a table with these columns and no rows."""
     types = {name: np.zeros(0, np.int32 if name in CODED else np.int64) for name in columns}
     return Table(types, {name: [] for name in columns if name in CODED})
 
 
-MAX_RANKS = 1 << 20  # no job has more; a larger number in a file is damage, and lists of so many ranks fill the memory
+# No job has more ranks. A larger number in a file is damage, and a list of that many ranks would fill the memory.
+MAX_RANKS = 1 << 20
 
 
 def rank_number(value: object) -> int | None:
-    """Return `value` where it can be a rank or a number of ranks, else None."""
+    """Return `value` if it can be a rank or a number of ranks, otherwise None."""
     return value if type(value) is int and 0 <= value <= MAX_RANKS else None
 
 
@@ -74,7 +78,7 @@ def end_of(table: Table) -> Any:
 
 
 def launch_of(correlation: Column, launches: Table) -> Column:
-    """Return for each correlation id the row of the call that launched it, -1 without one."""
+    """Return for each correlation id the row of the call that launched it, -1 if there is none."""
     if not len(launches):
         return np.full(len(correlation), -1)
     order = np.lexsort([launches["start"], launches["correlation"]])
@@ -85,7 +89,7 @@ def launch_of(correlation: Column, launches: Table) -> Column:
 
 
 def merge_cycles(traces: list[RankTrace]) -> RankTrace:
-    """Join the profiler cycles of one rank: tables one after another, notices together."""
+    """Join the profiler cycles of one rank: concatenate their tables and notices."""
     first = traces[0]
     if len(traces) == 1:
         return first
@@ -102,7 +106,7 @@ def merge_cycles(traces: list[RankTrace]) -> RankTrace:
 
 
 def _namespaced(trace: RankTrace, index: int) -> RankTrace:
-    """Correlation and external ids are local to a file: keep those of different cycles apart."""
+    """Make the ids unique across cycles: correlation and external ids are local to a file."""
 
     def shift(table: Table, *names: str) -> Table:
         moved = {name: np.where(table[name] == UNKNOWN, UNKNOWN, table[name] + (index << 48)) for name in names}

@@ -1,7 +1,7 @@
-"""Paths that are URLs (s3://, gs://, ...): fetched into the user's cache to be read, published when written (fsspec).
+"""Paths that are URLs (s3://, gs://, ...), through fsspec: fetched into the user's cache, or published when written.
 
-Credentials come from where each storage's own tools look for them (environment, configuration, instance roles); they
-are never written, and a URL that holds some is refused.
+Credentials come from where each storage's own tools look for them (environment, configuration, instance roles). They
+are never written, and a URL that contains credentials is refused.
 """
 
 import contextlib
@@ -17,18 +17,18 @@ from rankscope.conf.files import read_json, replacing, write_json
 from rankscope.conf.user_cache import user_folder
 
 _WANTED = (".json", ".json.gz", ".tmp", ".sqlite", ".nsys-rep", ".qdstrm", ".parquet", ".yaml")
-_STATE = ".fetched.json"  # what the copies were made of
+_STATE = ".fetched.json"  # size and version of each remote file that was copied
 
 
 def is_url(text: str) -> bool:
-    """Whether a path is a URL of a remote storage."""
+    """Return whether a path is a URL of remote storage."""
     return "://" in text
 
 
 def fetch(url: str) -> Path:
-    """Return a local copy of a folder or file; only what changed since the last time is copied again.
+    """Return a local copy of a folder or file. Only what changed since the last fetch is copied again.
 
-    Raises `AnalysisError` with one line when it cannot be read.
+    Raises `AnalysisError` with a one-line message if it cannot be read.
     """
     storage, root = _open(url)
     target = user_folder() / "remote" / hashlib.blake2b(url.rstrip("/").encode(), digest_size=12).hexdigest()
@@ -63,16 +63,16 @@ def _copy(storage: Any, base: str, listed: dict[str, Any], target: Path) -> None
 
 
 def _inside(base: str, name: str) -> str:
-    """Return a name below a folder, and no way out of it: names come from somebody else's storage."""
+    """Return a name relative to its folder. Refuse one that leaves the folder: others chose the names."""
     inside = name.removeprefix(base).lstrip("/")
     if os.path.isabs(inside) or ".." in inside.split("/"):
-        raise AnalysisError(f"{name}: a name that leaves its folder; it is not read")
+        raise AnalysisError(f"{name}: this name points outside its folder, so it was not read")
     return inside
 
 
 @contextlib.contextmanager
 def published(url: str) -> Iterator[Path]:
-    """Give a local folder; what was written into it is at `url` when the block has ended."""
+    """Give a local folder, and upload its contents to `url` when the block ends."""
     storage, root = _open(url)
     with tempfile.TemporaryDirectory(prefix="rankscope-") as folder:
         yield Path(folder)
@@ -100,13 +100,13 @@ def _open(url: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def _one_line(url: str) -> Iterator[None]:
-    """Turn what a storage raises into one line; each has its own errors, all say so in their text."""
+    """Turn any storage error into one line. Each storage has its own error classes, but all have a useful text."""
     try:
         yield
     except AnalysisError:
         raise
-    except Exception as error:  # a boundary: botocore, aiohttp, google.auth, ... share no base
+    except Exception as error:  # botocore, aiohttp, google.auth, ... share no base class
         text = str(error).strip().splitlines() or [type(error).__name__]
-        if isinstance(error, FileNotFoundError):  # whose text is but a name, another for each storage
+        if isinstance(error, FileNotFoundError):  # its text is only a name, in a different form for each storage
             text = ["not found"]
         raise AnalysisError(f"{url}: {text[0]}; check the name and the credentials in the environment") from None

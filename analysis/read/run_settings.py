@@ -1,21 +1,23 @@
-"""What a run folder says about its job: its settings, and what each rank wrote about itself."""
+"""Reads what a run folder says about its job: the settings, and each rank's `rank.json`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
+from rankscope.conf.contract import PASSES
 from rankscope.conf.files import read_json
 
 
 def config_of(run_dir: RunDir) -> RunConfig | None:
-    """Return the settings of a run of the reference model; None if they are unreadable or a script decided them."""
+    """Return the settings of a run of the reference model; None if unreadable or if a script determined them."""
     try:
         config = load_config(run_dir.config)
     except ConfigError:
-        return None  # the summary says so
+        return None  # the summary reports this
     return config if config.script is None else None
 
 
-def rank_infos(run_dir: RunDir, passes: tuple[str, ...] = ("plain", "torch", "light", "nsys")) -> list[dict[str, Any]]:
+def rank_infos(run_dir: RunDir, passes: Sequence[str] = PASSES) -> list[dict[str, Any]]:
     """Return rank.json of every rank of the first pass that has them."""
     for name in passes:
         infos = []

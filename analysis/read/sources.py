@@ -1,7 +1,7 @@
-"""What lies at the paths a user gives: which files hold which rank of which pass, and what is missing.
+"""Finds the trace files at the paths a user gives: which rank and pass each file belongs to, and what is missing.
 
-Comes in: a run folder, a pass folder, folders of traces, files. Goes out: a `Source` per trace file. Nothing is
-read here but names and the small JSON files of our own run folders.
+Input: a run folder, a pass folder, folders of traces, or files. Output: one `Source` per trace file. Only names and the
+small JSON files of our own run folders are read here.
 """
 
 import gzip
@@ -26,26 +26,26 @@ _TRACE = re.compile(r"\.json(\.gz)?$")
 _NSYS = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
 _UNFINISHED = re.compile(r"\.json(\.gz)?\.tmp$")
 _RANK = re.compile(r"rank[-_.=]?(\d+)|(?<![a-z])r(\d+)(?![a-z0-9])", re.IGNORECASE)
-_DIGITS = 12  # of a number in a name; more are no rank
+_DIGITS = 12  # of a number in a name; a longer one is not a rank
 _HEAD = 1 << 18  # bytes before a trace's first event
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
-    """One trace file and what is known of it from outside."""
+    """One trace file, and what is known about it from outside the file."""
 
     path: Path
-    label: str  # what messages call it
-    explicit: bool  # named by the user, so it must be a trace
-    rank: int | None = None  # from our own run folder; decides
-    rank_from_name: int | None = None  # a guess, used when the file does not say
+    label: str  # its name in messages
+    explicit: bool  # the user named it, so it must be a trace
+    rank: int | None = None  # from our own run folder; takes precedence
+    rank_from_name: int | None = None  # a guess, used if the file does not state a rank
     host_id: str | None = None
     probes: tuple[Probe, ...] = ()  # of its clock against rank 0's
-    process: int | None = None  # in a report of Nsight Systems that holds several
+    process: int | None = None  # selects a process of an Nsight Systems report that holds several
     steps: str | None = None  # names the NVTX ranges that are steps
 
     @property
     def nsys(self) -> bool:
-        """Whether Nsight Systems wrote it."""
+        """Whether Nsight Systems wrote the file."""
         return _NSYS.search(self.path.name) is not None
 
 
@@ -56,11 +56,11 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: RunDir | None = None
     world_size: int | None = None
     notices: list[Notice] = []
-    pass_name: str | None = None  # of our own run folder: which pass the files are of
+    pass_name: str | None = None  # the pass that the files belong to, if they come from our own run folder
 
 
 def find(paths: Sequence[Path]) -> Sources:
-    """Find the trace files at `paths`; `AnalysisError` when there is none."""
+    """Find the trace files at `paths`. Raises `AnalysisError` if there are none."""
     for path in paths:
         if not path.exists():
             raise AnalysisError(f"{path}: does not exist; give a run folder, a folder of traces, or trace files")
@@ -89,14 +89,14 @@ def _run(run_dir: RunDir) -> Sources:
 
 
 def _shorter(run_dir: RunDir) -> bool:
-    """Return whether the light pass disturbed the job less than the torch pass did, by their steps."""
+    """Return whether the light pass disturbed the job less than the torch pass, judged by their step times."""
     light, full = (read_pass(run_dir.for_pass(name), "active") for name in ("light", "torch"))
     times = [None if steps is None else steps.step_ns() for steps in (light, full)]
     return times[0] is not None and (times[1] is None or times[0] < times[1])
 
 
 def recording_notices(run_dir: RunDir) -> list[Notice]:
-    """Return what ranks had to say about their recording, each once, with the pass and the first rank that said it."""
+    """Return the notes that ranks wrote about their recording, each once, with the pass and the first rank."""
     said: dict[str, Notice] = {}
     for pass_dir in (found for kind in PASSES for found in run_dir.repeats(kind)):
         for rank_dir in pass_dir.ranks():
@@ -134,7 +134,7 @@ def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> 
 
 
 def reports(paths: Iterable[Path]) -> list[Path]:
-    """Return of each report of Nsight Systems the file to read: its export, unless the report is younger."""
+    """Return the file to read for each Nsight Systems report: its export, unless the report is newer."""
     by_stem: defaultdict[Path, dict[str, Path]] = defaultdict(dict)
     for path in paths:
         if _NSYS.search(path.name):
@@ -163,13 +163,13 @@ def _rank_info(rank_dir: RankDir, notices: list[Notice]) -> dict[str, Any]:
 
 
 def _host_id(info: dict[str, Any]) -> str | None:
-    """Return what names a rank's clock: the boot of a kernel, and the host, since containers may be given their own."""
+    """Return what identifies a rank's clock: the boot id, and the host because containers may share a kernel."""
     boot, host = info.get("boot_id"), info.get("host")
     return f"{boot} {host}" if boot else None
 
 
 def _probes(info: dict[str, Any]) -> tuple[Probe, ...]:
-    """Return the rank's clock probes; none where they cannot be read."""
+    """Return the rank's clock probes; none if they cannot be read."""
     try:
         return tuple(msgspec.convert(info.get("clock_probes") or [], list[Probe]))
     except msgspec.ValidationError:
@@ -183,7 +183,7 @@ def _loose(paths: Sequence[Path]) -> Sources:
         found = _of_one_kind(_in_folder(path), _reports_in(path)) if path.is_dir() else [path]
         for file in found:
             if _UNFINISHED.search(file.name):
-                text = f"{file.name}: the profiler writes .tmp and renames it at the end, so this export was cut off"
+                text = f"{file.name}: an unfinished export (the profiler writes .tmp and renames it when complete)"
                 notices.append(
                     Notice(kind="unfinished_export", level="partial", rank=_named(file), file=file.name, message=text)
                 )
@@ -202,7 +202,7 @@ def _loose(paths: Sequence[Path]) -> Sources:
 
 
 def _in_folder(folder: Path) -> list[Path]:
-    """Return the files of a folder that may be traces; of its subfolders when it has none itself."""
+    """Return the files of a folder that may be traces; if there are none, those of its subfolders."""
     for pattern in ("*", "*/*", "**/*"):
         found = [
             path
@@ -215,7 +215,7 @@ def _in_folder(folder: Path) -> list[Path]:
 
 
 def _of_one_kind(traces: list[Path], found: list[Path]) -> list[Path]:
-    """Return torch.profiler's traces, or the reports where other JSON files merely lie beside them."""
+    """Return torch.profiler's traces; or the reports, if the JSON files next to them are not traces."""
     return found if found and not any(map(_looks_like_trace, traces)) else traces
 
 
@@ -224,11 +224,11 @@ def _looks_like_trace(path: Path) -> bool:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             return b'"traceEvents"' in file.read(_HEAD)
     except (OSError, EOFError, zlib.error):
-        return True  # a damaged trace has to be named
+        return True  # a damaged trace must be reported
 
 
 def _reports_in(folder: Path) -> list[Path]:
-    """Return the reports of Nsight Systems in a folder; of its subfolders when it has none itself."""
+    """Return the Nsight Systems reports in a folder; if there are none, those in its subfolders."""
     for pattern in ("*", "*/*", "**/*"):
         found = reports(path for path in folder.glob(pattern) if path.is_file())
         if found:
@@ -237,7 +237,7 @@ def _reports_in(folder: Path) -> list[Path]:
 
 
 def _named(path: Path) -> int | None:
-    """Return the rank that a file's name, or its folder's, states; None when neither does."""
+    """Return the rank that a file's name or its folder's name states; None if neither does."""
     for name in (path.name, path.parent.name):
         match = _RANK.search(name)
         if match:

@@ -15,10 +15,10 @@ from rankscope.analysis.show import pages
 from rankscope.analysis.show.colours import COLOURS
 from rankscope.analysis.show.markdown import command
 from rankscope.analysis.show.tables import tables
-from rankscope.analysis.show.terminal import PROFILERS, device_words, memory_words, slowdown, verdict_sentence
 from rankscope.analysis.show.timeline.build import build
 from rankscope.analysis.show.timeline.page import embedded
 from rankscope.analysis.show.timeline.sentences import TITLES
+from rankscope.analysis.show.words import PROFILERS, device_words, memory_words, slowdown, verdict_sentence
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 

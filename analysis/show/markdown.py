@@ -5,7 +5,7 @@ from typing import Any
 
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.show import pages
-from rankscope.analysis.show.terminal import device_words, verdict_sentence, warning_lines
+from rankscope.analysis.show.words import device_words, verdict_sentence, warning_lines
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 

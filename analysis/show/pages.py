@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from rankscope.analysis.show.terminal import advice_of, byte_size, slowdown
+from rankscope.analysis.show.words import advice_of, byte_size, slowdown
 
 
 def text_of(name: str) -> str:

@@ -27,6 +27,7 @@ from rankscope.analysis.show.summary_schema import (
     RankSummary,
     StragglerSummary,
     Summary,
+    TracedVerdict,
 )
 from rankscope.conf.contract import bus_factor
 
@@ -60,6 +61,7 @@ def summary_of(analysis: Analysis) -> Summary:
         stragglers=_stragglers(analysis),
         loader=loader_waits(analysis.ranks),
         memory=[] if analysis.run_dir is None else memory_of(analysis.run_dir),
+        slow_steps=analysis.without.slow,
         findings=analysis.findings,
         throughput=analysis.without.throughput,
         profiler_overhead=analysis.without.overhead,
@@ -184,21 +186,57 @@ def _of_ceiling(analysis: Analysis, kind: str, size: int, transfer_ns: float | N
 
 
 def _stragglers(analysis: Analysis) -> StragglerSummary:
+    traced, job = _traced(analysis), analysis.without.verdict
+    if job is None or job.verdict == "undetermined":
+        named = {name: getattr(traced, name) for name in ("verdict", "rank", "cause", "lateness_ms", "steps_late")}
+        return StragglerSummary(
+            window="trace",
+            **named,
+            part=None,
+            lateness_interval_ms=None,
+            chance=None,
+            steps_judged=traced.steps_judged,
+            slowdown=_slowdown(analysis),
+            reason=traced.reason,
+            per_step=traced.per_step,
+            traced=traced,
+        )
+    low, high = job.interval_ns or (None, None)
+    return StragglerSummary(
+        window="timed" if job.window == "timed" else "plain",
+        verdict=job.verdict,
+        rank=job.rank,
+        cause=job.cause,
+        part=job.part,
+        lateness_ms=ms(job.lateness_ns),
+        lateness_interval_ms=None if low is None or high is None else [round(low * 1e-6, 6), round(high * 1e-6, 6)],
+        chance=job.chance,
+        steps_late=job.steps_late,
+        steps_judged=job.steps_judged,
+        slowdown=_slowdown(analysis),
+        reason=job.reason,
+        per_step=[
+            LateStep(step=step, rank=rank, lateness_ms=ms(lateness), cause=job.cause if rank == job.rank else None)
+            for step, rank, lateness in job.late_steps
+        ],
+        traced=traced,
+    )
+
+
+def _traced(analysis: Analysis) -> TracedVerdict:
     verdict = analysis.verdict
     late = [
         LateStep(step=item.step, rank=item.rank, lateness_ms=ms(item.lateness_ns), cause=item.cause)
         for item in verdict.per_step
     ]
-    return StragglerSummary(
+    return TracedVerdict(
         verdict=verdict.verdict,
         rank=verdict.rank,
         cause=verdict.cause,
         cause_share=verdict.cause_share,
         lateness_ms=ms(verdict.lateness_ns),
-        steps_late=len(verdict.per_step),
+        steps_late=len(late),
         steps_judged=verdict.steps_judged,
-        slowdown=_slowdown(analysis),
-        confirmed_by_plain=analysis.without.confirmed,
         reason=verdict.reason,
         per_step=late,
     )

@@ -10,13 +10,14 @@ from typing import Any, Literal
 import msgspec
 
 from rankscope.analysis.explain.finding import Finding
+from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.measure.step_metrics import STEP_METRICS
 from rankscope.analysis.measure.stragglers import VerdictName
 from rankscope.analysis.verify.plain_pass import Throughput
 from rankscope.analysis.verify.two_profilers import Agreement
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class AlignmentSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +75,8 @@ class LateStep(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None
 
 
-class StragglerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rank is late, how often, by how much, and why."""
+class TracedVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rank is late in the traced steps."""
 
     verdict: VerdictName
     rank: int | None
@@ -84,10 +85,30 @@ class StragglerSummary(msgspec.Struct, frozen=True, kw_only=True):
     lateness_ms: float | None
     steps_late: int
     steps_judged: int
-    slowdown: float | None
-    confirmed_by_plain: bool | None
     reason: str | None
     per_step: list[LateStep]
+
+
+class StragglerSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Which rank is late, how often, by how much, how surely and why; `traced` says what the trace alone says.
+
+    `window` is where this comes from: `timed` or `plain` steps without a profiler, or the `trace` if there are none.
+    """
+
+    window: Literal["timed", "plain", "trace"]
+    verdict: VerdictName
+    rank: int | None
+    cause: str | None
+    part: str | None
+    lateness_ms: float | None
+    lateness_interval_ms: list[float] | None
+    chance: float | None
+    steps_late: int
+    steps_judged: int
+    slowdown: float | None
+    reason: str | None
+    per_step: list[LateStep]
+    traced: TracedVerdict
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +131,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     stragglers: StragglerSummary
     loader: list[dict[str, Any]]
     memory: list[dict[str, Any]]
+    slow_steps: SlowSteps | None
     findings: list[Finding]
     throughput: Throughput | None
     profiler_overhead: dict[str, float | None]

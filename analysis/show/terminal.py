@@ -7,6 +7,19 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rankscope.analysis.show.words import (
+    PROFILERS,
+    advice_of,
+    byte_size,
+    device_words,
+    memory_words,
+    rate_words,
+    slow_words,
+    slowdown,
+    verdict_sentence,
+    warning_lines,
+)
+
 Json = dict[str, Any]
 
 _PARTS = (
@@ -17,16 +30,7 @@ _PARTS = (
     ("data_stall", "data stall"),
     ("host_gap", "host gap"),
 )
-_CAUSE = {
-    "compute": "it computes longer",
-    "data": "its loader is slower",
-    "host": "it launches later (CPU)",
-    "copy": "its copies take longer",
-    "earlier_comm": "of earlier collectives",
-    "mixed": "of several causes",
-}
 _WITNESSES = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
-PROFILERS = {"torch": "torch.profiler", "light": "its light pass (device only)", "nsys": "Nsight Systems"}
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
 
@@ -58,36 +62,6 @@ def _parts(summary: Json) -> list[RenderableType | None]:
     ]
 
 
-def verdict_sentence(summary: Json) -> str:
-    """Return the verdict in one sentence."""
-    found = summary["stragglers"]
-    rank, late, of = found["rank"], found["steps_late"], found["steps_judged"]
-    if found["verdict"] == "undetermined":
-        return f"Late rank: undetermined ({found['reason']})."
-    if found["verdict"] == "none":
-        return "No rank is late." if summary["world_size"] > 1 else "One rank: nothing to wait for."
-    if found["verdict"] == "rotating":
-        return f"Ranks take turns at being late ({late} of {of} steps), by {found['lateness_ms']:.2f} ms."
-    because = _CAUSE.get(found["cause"], "of an unknown cause")
-    host = next((row["host"] for row in slow_hosts(summary) if rank in row["ranks"]), None)
-    if host is not None:
-        because += f", as all of its host {host} does"
-    confirmed = {
-        True: "the plain pass shows it too",
-        False: "but NOT in the plain pass: an effect of profiling",
-        None: "seen under the profiler only",
-    }
-    return (
-        f"Rank {rank} is late in {late} of {of} steps, by {found['lateness_ms']:.2f} ms: {because} "
-        f"({confirmed[found['confirmed_by_plain']]})."
-    )
-
-
-def slow_hosts(summary: Json) -> list[Json]:
-    """Return the hosts whose every rank is late; a host of one rank is a late rank."""
-    return [row for row in summary.get("hosts") or [] if row["late"] and len(row["ranks"]) > 1]
-
-
 def _hosts(summary: Json) -> RenderableType | None:
     """Return a row for each host, the late ones first."""
     found = sorted(summary.get("hosts") or [], key=lambda row: -row["lateness_ms"])
@@ -114,6 +88,8 @@ def _headline(summary: Json) -> RenderableType:
         text.append(f" ({steps[0]} to {steps[-1]})" if len(steps) > 1 else f" ({steps[0]})")
     text.append(f", status {summary['status']}\n", "bold" if summary["status"] == "ok" else "bold yellow")
     text.append(verdict_sentence(summary), "bold")
+    slow = slow_words(summary["slow_steps"])
+    text.append(f"\n{slow}" if slow else "", "bold")
     rate = summary["throughput"]
     if rate:
         text.append(f"\n{rate_words(rate)}")
@@ -123,46 +99,6 @@ def _headline(summary: Json) -> RenderableType:
     for words in (device_words(summary["per_rank"]), memory_words(summary["memory"])):
         text.append(f"\n{words}" if words else "")
     return text
-
-
-def device_words(rows: list[Json]) -> str:
-    """Say how busy the devices were, and how many of their SMs had work; nothing where that is not known."""
-    busy, used = (_percent([row[name] for row in rows]) for name in ("gpu_busy_ratio", "sm_efficiency"))
-    more = f", its SMs {used} (estimated from launches)" if used else ""
-    return f"Device busy {busy} of a step{more}" if busy else ""
-
-
-def _percent(values: list[float | None]) -> str:
-    """Return what known shares span ("98 %", "63 to 93 %"); nothing where one is unknown."""
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return ""
-    low, high = f"{min(known):.0%}".rstrip("%"), f"{max(known):.0%}".rstrip("%")
-    return f"{low} %" if low == high else f"{low} to {high} %"
-
-
-def memory_words(rows: list[Json]) -> str:
-    """Say how much memory the rank with the highest peak used; nothing where none was recorded."""
-    if not rows:
-        return ""
-    most = max(rows, key=lambda row: row["peak_bytes"])
-    peak, reserved = byte_size(most["peak_bytes"]), byte_size(most["reserved_bytes"])
-    return f"Memory: at most {peak} allocated, {reserved} reserved (rank {most['rank']})"
-
-
-def rate_words(rate: Json) -> str:
-    """Say how fast the plain pass was: samples, step, the percentiles of an answer where it was one, MFU."""
-    latency = {name.removesuffix("_ms"): value for name, value in (rate.get("latency") or {}).items()}
-    known = ", ".join(f"{name} {value:.2f}" for name, value in latency.items() if value is not None)
-    answer = f", latency {known} ms" if known else ""
-    mfu = "" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}"
-    samples = "" if rate["samples_per_s"] is None else f"{rate['samples_per_s']:.1f} samples/s at "
-    return f"Throughput {samples}{rate['step_ms_p50']:.2f} ms a step (plain pass){answer}{mfu}"
-
-
-def slowdown(profiler: str, ratio: float) -> str:
-    """Say what a profiler costs; a step that seems shorter under it is noise."""
-    return f"{profiler} makes a step {ratio:.2f} times as long" if ratio > 1 else f"no step is longer under {profiler}"
 
 
 def _breakdown(summary: Json) -> RenderableType | None:
@@ -246,18 +182,6 @@ def _findings(summary: Json) -> RenderableType | None:
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None
 
 
-def advice_of(finding: Json) -> str:
-    """Return what to do, and the overrides to try it with."""
-    tried = " ".join(finding["overrides"])
-    measured = finding["evidence"].get("of_ceiling")
-    text: str = finding["advice"]
-    if measured is not None:
-        size = byte_size(finding["evidence"]["bytes"])
-        text += f"; now {measured:.0%} of this node's all-reduce at {size}, bound by {finding['evidence']['bound_by']}"
-    same = finding["evidence"].get("same_time_as")
-    return text + (f"; try {tried}" if tried else "") + (f" (the same time as {same}: it comes once)" if same else "")
-
-
 def _quality(summary: Json) -> RenderableType | None:
     clock = summary["alignment"]
     if clock["error_bound_us"] is None:
@@ -277,23 +201,6 @@ def _quality(summary: Json) -> RenderableType | None:
 def _warnings(summary: Json) -> RenderableType | None:
     lines = [Padding(Text(line, "yellow"), (0, 0, 0, 2)) for line in warning_lines(summary)]
     return Group(Text("\nWarnings", "italic"), *lines) if lines else None
-
-
-def warning_lines(summary: Json) -> list[str]:
-    """Return one line for each kind of warning: the first of its kind, and how many more there are."""
-    kinds: dict[str, list[str]] = {}
-    for warning in summary["warnings"]:
-        if warning["level"] != "info":
-            kinds.setdefault(warning["kind"], []).append(warning["message"])
-    return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "") for lines in kinds.values()]
-
-
-def byte_size(count: int) -> str:
-    """Return a size in decimal units, as bandwidths are: 33.55 MB."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.4g} {unit}"
-    return f"{count} B"
 
 
 def _number(value: float | None) -> str:

@@ -1,1 +1,1 @@
-"""Many points: scaling, latency, comparison, and their report."""
+"""Evaluates sweeps and sets of runs: scaling, latency, comparison, and their report."""

@@ -1,7 +1,7 @@
-"""`rankscope compare A B`: two points or two sweeps, metric by metric, with intervals, and a gate for CI.
+"""`rankscope compare A B`: compares two points or two sweeps metric by metric, with intervals, and a gate for CI.
 
-Comes in: points. Goes out: rows of metrics with the change from A to B; whether a change is noise is said by the
-bootstrap interval of the ratio of medians.
+Input: points. Output: rows of metrics with the change from A to B. The bootstrap interval of the ratio of medians tells
+whether a change is noise.
 """
 
 import re
@@ -21,7 +21,7 @@ _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%?)\s*")
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric in A and in B; `ratio` is B / A, null where one is unknown or A is 0."""
+    """One metric in A and in B. `ratio` is B / A, null if one is unknown or A is 0."""
 
     point: str
     metric: str
@@ -32,12 +32,12 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_noise(self) -> bool | None:
-        """Whether the interval of the ratio holds 1; None without an interval."""
+        """Whether the interval of the ratio contains 1; None without an interval."""
         return None if self.interval is None else self.interval[0] <= 1 <= self.interval[1]
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """`step_ms > +5%`: a change (percent), or with no percent sign a value of B, that fails the comparison."""
+    """A condition that fails the comparison: a change in percent (`step_ms > +5%`) or, without %, a value of B."""
 
     metric: str
     above: bool
@@ -46,7 +46,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, text: str) -> "Condition":
-        """Read a condition; `AnalysisError` says how to write one."""
+        """Read a condition. Raises `AnalysisError`, which says how to write one."""
         match = _CONDITION.fullmatch(text)
         if match is None:
             raise AnalysisError(f"--fail-if {text!r}: write METRIC > +5%, METRIC < -5%, or METRIC > 12.5")
@@ -54,7 +54,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
         return cls(metric=metric, above=sign == ">", limit=float(number), relative=percent == "%")
 
     def broken_by(self, change: Change) -> bool:
-        """Return whether a change meets the condition; a relative one that is noise does not."""
+        """Return whether a change meets the condition. A relative change that is noise does not."""
         if change.metric != self.metric:
             return False
         if not self.relative:
@@ -76,7 +76,7 @@ def changes(a: Point, b: Point) -> list[Change]:
 
 
 def metrics(point: Point) -> dict[str, float | None]:
-    """Return the metrics of a point that can be compared; null where unknown."""
+    """Return the metrics of a point that can be compared; None if unknown."""
     measured, summary = point.measured, point.summary or {}
     rate = summary.get("throughput") or {}
     parts = (None if measured is None else measured.parts_ms) or {}
@@ -103,7 +103,7 @@ def _interval(name: str, a: Point, b: Point) -> tuple[float, float] | None:
 
 
 def pairs(a: Sequence[Point], b: Sequence[Point]) -> tuple[list[tuple[Point, Point]], list[str]]:
-    """Pair the points of two sweeps by what was run; returns the pairs and what has no partner."""
+    """Pair the points of two sweeps by what was run; return the pairs, and a line for each point without a partner."""
     if len(a) == len(b) == 1:
         return [(a[0], b[0])], []
     theirs = {_identity(point): point for point in b}
@@ -131,7 +131,7 @@ def _identity(point: Point) -> tuple[Any, ...]:
 
 
 def differences(a: Point, b: Point) -> list[str]:
-    """Return the settings and the device in which two points differ, as lines."""
+    """Return the settings in which two points differ, including the device, as lines."""
     if a.config is None or b.config is None:
         return []
     before, after = (flattened(msgspec.to_builtins(point.config)) for point in (a, b))

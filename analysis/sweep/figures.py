@@ -1,4 +1,4 @@
-"""Figures of a sweep, from its points, drawn with matplotlib. Colours suit the colour-blind."""
+"""Draws the figures of a sweep from its points, with matplotlib. The colours suit colour-blind readers."""
 
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -17,7 +17,6 @@ _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
 def png(figure: Figure) -> bytes:
-    """Return a figure as PNG."""
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
@@ -26,7 +25,7 @@ def png(figure: Figure) -> bytes:
 def figures(
     points: Sequence[Point], found: Sequence[Efficiency], falls: Sequence[Waterfall], answers: Sequence[Latency] = ()
 ) -> dict[str, Figure]:
-    """Return every figure that these points have data for, by name."""
+    """Return every figure for which these points have data, by name."""
     draws: dict[str, Callable[[], Figure | None]] = {
         "efficiency": lambda: _efficiency(points, found),
         "throughput": lambda: _throughput(points),
@@ -54,10 +53,10 @@ def _efficiency(points: Sequence[Point], found: Sequence[Efficiency]) -> Figure 
     for item in found:
         measured = by_id[item.id]
         if item.weak is not None:
-            name = f"{jobs[item.id]}weak, batch {measured.rank_batch} a rank"
+            name = f"{jobs[item.id]}weak, batch {measured.rank_batch} per rank"
             series.setdefault(name, []).append((measured.world_size, item.weak, item.weak_interval))
         if item.strong is not None:
-            name = f"{jobs[item.id]}strong, batch {measured.global_batch} in all"
+            name = f"{jobs[item.id]}strong, batch {measured.global_batch} in total"
             series.setdefault(name, []).append((measured.world_size, item.strong, item.strong_interval))
     if not series:
         return None
@@ -89,15 +88,15 @@ def _throughput(points: Sequence[Point]) -> Figure | None:
     batches = sorted({row[0] for rows in series.values() for row in rows})
     if len(batches) < 2:
         return None
-    figure, axes = _new("Throughput of a rank over its batch (plain pass)")
+    figure, axes = _new("Throughput per rank over the batch per rank (plain pass)")
     for (name, rows), colour in zip(sorted(series.items()), _LINES * 4, strict=False):
         rows.sort()
         axes.plot([row[0] for row in rows], [row[1] for row in rows], "o-", color=colour, label=name, markersize=4)
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, [str(batch) for batch in batches])
     axes.minorticks_off()
-    axes.set_xlabel("batch of a rank")
-    axes.set_ylabel("samples/s a rank")
+    axes.set_xlabel("batch per rank")
+    axes.set_ylabel("samples/s per rank")
     axes.set_ylim(bottom=0)
     axes.legend(fontsize=8, frameon=False)
     return figure
@@ -119,7 +118,7 @@ def _breakdown(points: Sequence[Point]) -> Figure | None:
         axes.barh(names, lengths, left=left, color=COLOURS[part], label=part.replace("_", " "), height=0.7)
         left += np.array(lengths)
     axes.invert_yaxis()
-    axes.set_xlabel("ms a step")
+    axes.set_xlabel("ms per step")
     axes.legend(fontsize=8, frameon=False, ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.25))
     return figure
 
@@ -142,7 +141,7 @@ def _waterfall(points: Sequence[Point], falls: Sequence[Waterfall]) -> Figure | 
         axes.barh("measured", fall.measured_ms, color="#555555")
         axes.invert_yaxis()
         axes.tick_params(labelsize=8)
-        axes.set_xlabel("ms a step", fontsize=8)
+        axes.set_xlabel("ms per step", fontsize=8)
     return figure
 
 
@@ -150,7 +149,7 @@ def _latency(rows: Sequence[Latency]) -> Figure | None:
     known = [row for row in rows if row.p50_ms is not None]
     if not known:
         return None
-    figure, axes = _new("Throughput over latency of one replica (p50; bar to p95; number: batch)")
+    figure, axes = _new("Throughput over latency of one replica (p50; line to p95; number: batch)")
     best = max(known, key=lambda row: row.samples_per_s).curve
     for name, colour in zip(dict.fromkeys(row.curve for row in known), _LINES * 4, strict=False):
         curve = [row for row in known if row.curve == name]
@@ -190,7 +189,7 @@ def _step_time(points: Sequence[Point]) -> Figure | None:
     figure = Figure(figsize=(7.0, 0.6 + 3.2 * len(tables)), layout="constrained")
     for index, (job, cells) in enumerate(tables.items()):
         axes = figure.add_subplot(len(tables), 1, index + 1)
-        axes.set_title(f"{job}step time (ms) over ranks and the batch of a rank", loc="left", fontsize=11)
+        axes.set_title(f"{job}step time (ms) over ranks and batch per rank", loc="left", fontsize=11)
         _heat_map(axes, cells)
     return figure
 
@@ -205,6 +204,6 @@ def _heat_map(axes: Axes, cells: dict[tuple[int, int], float]) -> None:
         axes.text(column, row, text, ha="center", va="center", color="white" if value < middle else "black")
     axes.set_xticks(range(len(batches)), [str(batch) for batch in batches])
     axes.set_yticks(range(len(ranks)), [str(rank) for rank in ranks])
-    axes.set_xlabel("batch of a rank")
+    axes.set_xlabel("batch per rank")
     axes.set_ylabel("ranks")
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,11 +1,11 @@
-"""What the jobs of a sweep differ in: their settings in, a name of each out."""
+"""Names the jobs of a sweep by the settings in which they differ."""
 
 from collections.abc import Sequence
 from typing import Any
 
 
 def names(jobs: Sequence[Any]) -> list[str]:
-    """Return a name of each job: the settings in which they differ, or the model where they are all the same."""
+    """Return a name for each job: the settings in which they differ, or the model if all are the same."""
     flat = [flattened(job) for job in jobs]
     differing = [key for key in flat[0] if any(other.get(key) != flat[0][key] for other in flat)] if flat else []
     if not differing:

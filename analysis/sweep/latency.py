@@ -1,6 +1,6 @@
-"""How long a batch takes to be answered, over batch sizes: latency against throughput, and the knee of that curve.
+"""Measures how long the answer to a batch takes, over batch sizes: latency against throughput, and that curve's knee.
 
-Comes in: `Measured` points of `mode=inference`, whose steps are latencies. Goes out: one row a point. Pure functions.
+Input: `Measured` points of `mode=inference`, whose steps are latencies. Output: one row per point. Pure functions.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from rankscope.analysis.sweep.scaling import Measured, interval
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch size of one curve; a percentile is null where too few answers were timed to have one."""
+    """One batch size of one curve. A percentile is null if too few answers were timed."""
 
     id: str
     curve: str  # the settings in which the curves of a sweep differ
@@ -25,12 +25,12 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     p95_ms: float | None
     p99_ms: float | None
     p50_interval: tuple[float, float] | None
-    samples_per_s: float  # one batch after another: batch / mean latency
+    samples_per_s: float  # with one batch after another: batch / mean latency
     knee: bool = False
 
 
 def curves(points: Sequence[Measured]) -> list[Latency]:
-    """Return one row a point: the curves in the points' order, each by batch, its knee marked."""
+    """Return one row per point: the curves in the points' order, each sorted by batch, with its knee marked."""
     jobs: list[Any] = []
     for point in points:
         if point.job not in jobs:
@@ -47,8 +47,8 @@ def curves(points: Sequence[Measured]) -> list[Latency]:
 def knee(curve: Sequence[tuple[float, float]]) -> int | None:
     """Return the index of the knee of (latency, throughput): the point farthest above the chord of the curve.
 
-    Both axes are scaled to 0..1 first, as Kneedle does (Satopaa et al., "Finding a Kneedle in a Haystack", 2011).
-    None where no point lies above the chord, which needs three points and throughput that grows with latency.
+    Both axes are first scaled to 0..1, as in Kneedle (Satopaa et al., "Finding a Kneedle in a Haystack", 2011).
+    None if no point is above the chord. A knee needs three points, and throughput that grows with latency.
     """
     if len(curve) < 3:
         return None

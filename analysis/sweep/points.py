@@ -1,6 +1,6 @@
-"""The points of a sweep, or single run folders, as scaling and comparison need them.
+"""Reads the points of a sweep, or single run folders, in the form that scaling and comparison need.
 
-Comes in: a `SweepDir` or `RunDir` whose points were analysed. Goes out: `Point`s; a failed one stays, with its cause.
+Input: a `SweepDir` or `RunDir` whose points were analysed. Output: `Point`s; a failed one is included, with its cause.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 from rankscope.conf.files import read_json
 from rankscope.conf.sweep_dir import SweepDir
 
-# Keys that do not make two points different jobs: names, world size and batch (compared apart), how long was measured.
+# Keys in which two points of the same job may differ: names, world size, batch (compared separately), and duration.
 _NOT_THE_JOB = frozenset(
     {
         "name", "runs_dir", "run_dir", "passes", "repeats", "world_size", "batch_size", "global_batch_size", "steps",
@@ -27,7 +27,7 @@ _NOT_THE_JOB = frozenset(
 
 
 class Point(msgspec.Struct, kw_only=True):
-    """One point: what it was, how it ended, and its numbers (null where it has none)."""
+    """One point: what was run, how it ended, and its numbers (null if it has none)."""
 
     id: str
     run_dir: RunDir | None
@@ -41,11 +41,11 @@ class Point(msgspec.Struct, kw_only=True):
     measured: Measured | None = None
     summary: dict[str, Any] | None = None
     memory_peak_bytes: int | None = None
-    job: str | None = None  # what tells its job from the others' beside it; None where there is one job
+    job: str | None = None  # distinguishes its job from those reported with it; None if there is only one job
 
     @property
     def label(self) -> str:
-        """What a person calls this point."""
+        """The name of this point in reports."""
         if self.config is None:
             return " ".join(self.overrides) or self.id
         ddp = "" if self.config.ddp.enabled else ", no DDP"
@@ -54,7 +54,6 @@ class Point(msgspec.Struct, kw_only=True):
 
 
 def sweep_points(sweep: SweepDir) -> list[Point]:
-    """Return every point of a sweep, in its order."""
     points = []
     for record in sweep.read().points:
         run_dir = None if record.folder is None else sweep.point(record.folder)
@@ -71,7 +70,7 @@ def sweep_points(sweep: SweepDir) -> list[Point]:
 
 
 def tell_jobs_apart(points: Sequence[Point]) -> None:
-    """Name the jobs of points that are reported together, where there are several."""
+    """Name the jobs of points that are reported together, if there are several jobs."""
     measured = [point for point in points if point.measured is not None]
     names = job_names.names([point.measured.job for point in measured if point.measured is not None])
     for point, name in zip(measured, names, strict=True):
@@ -79,7 +78,7 @@ def tell_jobs_apart(points: Sequence[Point]) -> None:
 
 
 def run_point(run_dir: RunDir) -> Point:
-    """Return one run folder as a point; `RunDirError` when it is none."""
+    """Return one run folder as a point. Raises `RunDirError` if it is not a run folder."""
     record = run_dir.read_record()
     overrides = [item for item in record.get("overrides") or [] if not item.startswith("run_dir=")]
     point = Point(
@@ -127,7 +126,7 @@ def _measured(point: Point, config: RunConfig, steps: Steps) -> Measured:
     step_ms = float(np.median([np.median(repeat) for repeat in steps]))
     job = {key: value for key, value in msgspec.to_builtins(config).items() if key not in _NOT_THE_JOB}
     batch = point.rank_batch
-    assert batch is not None  # `_filled` has seen to it
+    assert batch is not None  # `_filled` has set it
     return Measured(
         id=point.id,
         job=job | {"gpu": point.gpu},
@@ -141,7 +140,7 @@ def _measured(point: Point, config: RunConfig, steps: Steps) -> Measured:
 
 
 def _parts(summary: dict[str, Any] | None) -> dict[str, float | None] | None:
-    """Return the breakdown of the traced step, mean over ranks (ms); None when the point was not traced."""
+    """Return the breakdown of the traced step, mean over ranks (ms); None if the point was not traced."""
     rows = [row["breakdown_ms"] for row in (summary or {}).get("per_rank", [])]
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""`rankscope report SWEEP`: the points of a sweep in, the scaling report out.
+"""`rankscope report SWEEP`: turns the points of a sweep into the scaling report.
 
 Writes summary.json, report.md, report.html (one file, opens offline), tables as Parquet and CSV, figures as PNG.
 """
@@ -22,16 +22,16 @@ Json = dict[str, Any]
 
 CAPTIONS = {
     "efficiency": "Scaling efficiency over ranks, with 95 % intervals and the ideal line",
-    "throughput": "Throughput of a rank over its batch",
+    "throughput": "Throughput per rank over the batch per rank",
     "breakdown": "Where each point's step goes",
-    "waterfall": "From the ideal step to the measured one, for the points that lose most",
-    "latency": "Throughput over the time that a batch takes to be answered; ring: the knee",
+    "waterfall": "From the ideal step to the measured one, for the points with the largest loss",
+    "latency": "Throughput over the latency of a batch; ring: the knee",
     "step_time": "Step time over ranks and batch",
 }
 
 
 def summarise_sweep(points: Sequence[Point], target: float) -> Json:
-    """Return the report as plain values: points, efficiencies, waterfalls, advice, what is not known."""
+    """Return the report as plain values: points, efficiencies, waterfalls, advice, and warnings about gaps."""
     measured = [point.measured for point in points if point.measured is not None]
     answers = latency_rows(points)
     by_id = {item.id: item for item in measured}
@@ -57,17 +57,17 @@ def summarise_sweep(points: Sequence[Point], target: float) -> Json:
 
 
 def trained(points: Sequence[Point]) -> list[Measured]:
-    """Return the points whose steps scale with ranks: all but those that measure the latency of one replica."""
+    """Return the points whose steps scale with ranks: all except those that measure the latency of one replica."""
     return [p.measured for p in points if p.measured and p.config and p.config.mode != "inference"]
 
 
 def latency_rows(points: Sequence[Point]) -> list[latency.Latency]:
-    """Return the latency curves of a sweep's inference points; none without such points."""
+    """Return the latency curves of a sweep's inference points; empty if it has none."""
     return latency.curves([p.measured for p in points if p.measured and p.config and p.config.mode == "inference"])
 
 
 def _rows(points: Sequence[Point]) -> list[Json]:
-    """Return a row a point; its job is null where all points are of one job."""
+    """Return a row per point. The job is null if all points are of one job."""
     return [{**_row(point), "job": point.job} for point in points]
 
 
@@ -103,7 +103,7 @@ def _notices(points: Sequence[Point], efficiency: Sequence[Json]) -> list[Json]:
     for kind in ("weak", "strong"):
         without = [item["label"] for item in efficiency if item[kind] is None]
         if without:
-            text = f"no {kind} efficiency for {'; '.join(without)}: no one-rank baseline of that batch in the sweep"
+            text = f"no {kind} efficiency for {'; '.join(without)}: the sweep has no one-rank baseline with that batch"
             notices.append({"kind": "no_baseline", "for": kind, "points": without, "message": text})
     for point in points:
         if point.status != "completed":
@@ -113,7 +113,7 @@ def _notices(points: Sequence[Point], efficiency: Sequence[Json]) -> list[Json]:
 
 
 def drawings(points: Sequence[Point]) -> dict[str, bytes]:
-    """Return every figure that the points have data for, as PNG."""
+    """Return every figure for which the points have data, as PNG."""
     from rankscope.analysis.sweep import figures
 
     measured = [point.measured for point in points if point.measured is not None]
@@ -151,7 +151,7 @@ def _write_tables(summary: Json, folder: Path) -> None:
 
 
 def _links(points: Sequence[Point], folder: Path) -> dict[str, str]:
-    """Return by point the address of its own page, from the report's folder; those that have none are left out."""
+    """Return the address of each point's own page, relative to the report's folder, for the points that have one."""
     pages_of = {point.id: point.run_dir.analysis / "report.html" for point in points if point.run_dir is not None}
     return {
         name: quote(os.path.relpath(page.absolute(), folder.absolute()))
@@ -167,7 +167,7 @@ def render(
     images: dict[str, str] | None = None,
     links: dict[str, str] | None = None,
 ) -> str:
-    """Return a report as text; HTML escapes every name that comes from a file."""
+    """Return a report as text. In HTML, every name that comes from a file is escaped."""
     losses: list[str] = []
     for fall in summary["waterfalls"]:
         losses += [name for name in fall["losses_ms"] if name not in losses]

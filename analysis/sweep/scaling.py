@@ -1,8 +1,8 @@
-"""How well a job scales against one GPU, with intervals, and where the rest went.
+"""Calculates how well a job scales against one GPU, with intervals, and where the loss went.
 
-Comes in: `Measured` points of a sweep (plain throughput, step times by repeat, breakdown of the traced step). Goes out:
-efficiencies, loss waterfalls, advice. Pure functions; definitions in docs/metrics.md. A point without a baseline of
-the same model, arithmetic, batch and GPU gets null, never the nearest.
+Input: `Measured` points of a sweep (plain throughput, step times by repeat, breakdown of the traced step). Output:
+efficiencies, loss waterfalls, advice. Pure functions; definitions in docs/metrics.md. A point without a baseline of the
+same model, arithmetic, batch and GPU gets null, never the nearest baseline.
 """
 
 import itertools
@@ -17,41 +17,41 @@ from rankscope.analysis.sweep import job_names
 
 PARTS = ("compute", "exposed_transfer", "exposed_wait", "copy", "data_stall", "host_gap")
 _DRAWS = 1000
-_BLOCK = 5  # consecutive steps resampled together: neighbours err together
+_BLOCK = 5  # consecutive steps resampled together, because the errors of neighbours are correlated
 _LEVEL = (2.5, 97.5)  # percent
-_KNEE = 0.05  # gain in throughput a GPU per doubling of the batch below which it has stopped growing
+_KNEE = 0.05  # gain in throughput per doubling of the batch, below which throughput has stopped growing
 
 Steps = list[NDArray[np.float64]]
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """One point of a sweep, as far as scaling needs it. `job` is equal for points that may be compared."""
+    """One point of a sweep, with what scaling needs. Points may be compared if their `job` is equal."""
 
     id: str
-    job: Any  # model, arithmetic, GPU, loader, ...: everything but world size, batch and DDP
+    job: Any  # model, arithmetic, GPU, loader, ...: everything except world size, batch and DDP
     world_size: int
-    rank_batch: int  # samples of one rank in a step, over its micro-steps
+    rank_batch: int  # samples of one rank per step, over its micro-steps
     ddp: bool
     samples_per_s: float
-    steps_ms: Steps = []  # of each repeat of the plain pass
+    steps_ms: Steps = []  # for each repeat of the plain pass
     parts_ms: dict[str, float | None] | None = None  # breakdown of the traced step, mean over ranks
 
     @property
     def step_ms(self) -> float:
-        """The step that the throughput stands for (ms)."""
+        """The step time that corresponds to the throughput (ms)."""
         return 1000 * self.rank_batch * self.world_size / self.samples_per_s
 
     @property
     def global_batch(self) -> int:
-        """Samples of all ranks in a step."""
+        """The samples of all ranks per step."""
         return self.rank_batch * self.world_size
 
 
 class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
-    """One point against its baselines; null without one."""
+    """One point against its baselines; null if there is none."""
 
     id: str
-    weak: float | None = None  # T_1 / T_N at the same batch a GPU
+    weak: float | None = None  # T_1 / T_N at the same batch per GPU
     weak_interval: tuple[float, float] | None = None
     weak_against_ddp: float | None = None  # the same against DDP with world size 1
     strong_speedup: float | None = None  # T_1 / T_N at the same global batch
@@ -60,7 +60,7 @@ class Efficiency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def efficiencies(points: Sequence[Measured]) -> list[Efficiency]:
-    """Return weak and strong efficiency of every point of more than one rank, in their order."""
+    """Return weak and strong efficiency of every point with more than one rank, in the points' order."""
     return [_efficiency(point, points) for point in points if point.world_size > 1]
 
 
@@ -82,7 +82,7 @@ def _efficiency(point: Measured, points: Sequence[Measured]) -> Efficiency:
 
 
 def baseline(point: Measured, points: Sequence[Measured], *, rank_batch: int, ddp: bool = False) -> Measured | None:
-    """Return the one-GPU point of the same job at this batch, with or without DDP; None when the sweep has none."""
+    """Return the one-GPU point of the same job at this batch, with or without DDP; None if the sweep has none."""
     for other in points:
         if (other.world_size, other.rank_batch, other.ddp, other.job) == (1, rank_batch, ddp, point.job):
             return other
@@ -95,9 +95,9 @@ def baseline(point: Measured, points: Sequence[Measured], *, rank_batch: int, dd
 def interval(
     statistic: Callable[..., float], *samples: Steps, draws: int = _DRAWS, seed: int = 0
 ) -> tuple[float, float] | None:
-    """Return the 95 % bootstrap interval of a statistic of the samples' medians; None where one has no steps.
+    """Return the 95 % bootstrap interval of a statistic of the samples' medians; None if a sample has no steps.
 
-    Resampled are repeats, and within each blocks of neighbouring steps.
+    Repeats are resampled, and within each repeat blocks of neighbouring steps.
     """
     if any(not sample or min(map(len, sample)) == 0 for sample in samples):
         return None
@@ -126,7 +126,7 @@ def _resampled_median(sample: Steps, rng: np.random.Generator) -> float:
 
 
 class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
-    """From the ideal step to the measured one (ms); `losses_ms` and `rest_ms` sum to measured - ideal."""
+    """From the ideal step to the measured one (ms). `losses_ms` and `rest_ms` sum to measured - ideal."""
 
     id: str
     kind: str  # weak | strong
@@ -137,13 +137,13 @@ class Waterfall(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def explained(self) -> float | None:
-        """Share of the loss that is not rest; None when nothing was lost."""
+        """The share of the loss that is not `rest_ms`; None if nothing was lost."""
         lost = self.measured_ms - self.ideal_ms
         return 1 - abs(self.rest_ms) / lost if lost > 0 else None
 
 
 def waterfalls(points: Sequence[Measured]) -> list[Waterfall]:
-    """Return the loss waterfalls of every point of more than one rank that has baselines and traces."""
+    """Return the loss waterfalls of every point with more than one rank that has baselines and traces."""
     found = []
     for point in points:
         same = baseline(point, points, rank_batch=point.rank_batch)
@@ -158,7 +158,7 @@ def waterfalls(points: Sequence[Measured]) -> list[Waterfall]:
 
 
 def _waterfall(point: Measured, one: Measured, kind: str, ideal_ms: float, first: dict[str, float]) -> Waterfall:
-    """Compare the parts of the two steps, each traced breakdown scaled to its plain step; what is unknown is rest."""
+    """Compare the parts of the two steps, each breakdown scaled to its plain step; unknown parts count as rest."""
     many, single = _scaled(point), _scaled(one)
     losses = dict(first)
     for part in PARTS:
@@ -184,7 +184,7 @@ def _scaled(point: Measured) -> dict[str, float | None]:
 
 
 def advice(points: Sequence[Measured], target: float = 0.8) -> list[str]:
-    """Return what the sweep says: the batch after which throughput a rank stops growing; where efficiency falls."""
+    """Return the advice of a sweep: the batch at which throughput stops growing, and where efficiency falls."""
     names = dict.fromkeys((point.id for point in points), "")
     if len(_distinct(point.job for point in points)) > 1:
         told = job_names.names([point.job for point in points])
@@ -205,7 +205,7 @@ def _batch_advice(points: Sequence[Measured], names: dict[str, str]) -> list[str
             if growth < _KNEE:
                 where = f"{names[same[0].id]}{ranks} rank{'s' if ranks > 1 else ''}"
                 gains = f"{growth:+.1%} per doubling after it"
-                lines.append(f"{where}: throughput stops growing at a batch of {small} a rank ({gains})")
+                lines.append(f"{where}: throughput stops growing at a batch of {small} per rank ({gains})")
                 break
     return lines
 
@@ -223,9 +223,9 @@ def _world_advice(points: Sequence[Measured], target: float, names: dict[str, st
                 own = point.rank_batch if kind == "weak" else point.global_batch
                 value = getattr(found[point.id], kind)
                 if own == batch and value is not None and value < target:
-                    what = f"{batch} a rank" if kind == "weak" else f"{batch} over all ranks"
+                    what = f"{batch} per rank" if kind == "weak" else f"{batch} over all ranks"
                     lines.append(
-                        f"{names[point.id]}{kind} scaling, batch {what}: efficiency falls under {target:.0%} at "
+                        f"{names[point.id]}{kind} scaling, batch {what}: efficiency falls below {target:.0%} at "
                         f"{point.world_size} ranks ({value:.1%})"
                     )
                     break

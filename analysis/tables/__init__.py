@@ -1,1 +1,1 @@
-"""The tables that users get; columns in docs/tables.md."""
+"""Builds the tables that users get. docs/tables.md describes their columns."""

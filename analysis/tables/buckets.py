@@ -1,7 +1,7 @@
-"""DDP's buckets as the device saw them, in the order in which they were ready: an `Analysis` in, a table out.
+"""The table of DDP's buckets as the device saw them, in the order in which they were ready.
 
-With it `ddp.bucket_cap_mb` can be chosen by eye: the first buckets should be ready early and hidden, the last one,
-which nothing can hide, small.
+It helps to choose `ddp.bucket_cap_mb` by eye: the first buckets should be ready early and hidden; the last one, which
+nothing can hide, should be small.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from rankscope.conf.contract import bus_factor
 
 
 def buckets(recording: Recording) -> Table:
-    """One row an all-reduce, step and rank; `bucket` counts them in each step from 0 on."""
+    """Return one row per all-reduce, step and rank; `bucket` counts them in each step, from 0."""
     calls = recording.calls
     kind = calls.where("kind", lambda word: word == "allreduce")
     chosen = kind & np.isin(calls["step"], recording.steps_analysed) & (calls["group_size"] != 1)

@@ -1,4 +1,4 @@
-"""The tables that users get: columns with units, named in docs/tables.md. Names do not change within a schema."""
+"""The tables of calls, steps, segments and kernels. docs/tables.md lists columns and units, stable within a schema."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ _ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
 
 
 def collectives(recording: Recording) -> Table:
-    """One row a call and rank."""
+    """Return one row per call and rank."""
     calls = recording.calls
     codes, words = encode([group_name(word) for word in calls.words["group_id"]])
     group = codes[calls["group_id"]] if len(codes) else calls["group_id"]
@@ -42,7 +42,7 @@ def collectives(recording: Recording) -> Table:
 
 
 def steps(recording: Recording) -> Table:
-    """One row a step and rank, with the six parts, which sum to `step_ns`."""
+    """Return one row per step and rank, with the six parts, which sum to `step_ns`."""
     table = recording.step_table
     known = (table["sm_busy_ns"] != UNKNOWN) & (table["step_ns"] > 0)
     sm_efficiency = np.where(known, table["sm_busy_ns"] / np.maximum(table["step_ns"], 1), np.nan)
@@ -59,7 +59,7 @@ def steps(recording: Recording) -> Table:
 
 
 def segments(recording: Recording) -> Table:
-    """One row a step and rank: how late it was at most, and at which call."""
+    """Return one row per step and rank: its largest lateness, and the call in which it occurred."""
     late, calls = recording.late_table, recording.calls
     rows = late["row"]
     return Table(
@@ -77,7 +77,7 @@ def segments(recording: Recording) -> Table:
 
 
 def kernels(recording: Recording) -> Table:
-    """Every record that counts, of all ranks: kernels, copies and memsets (on a CPU: operators and collectives)."""
+    """Return every valid record of all ranks: kernels, copies and memsets (on a CPU: operators and collectives)."""
     parts = []
     for data in recording.ranks:
         table = data.kernels

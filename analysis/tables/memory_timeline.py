@@ -1,7 +1,7 @@
-"""What the allocator held at every moment of the window, of runs with `profile.profile_memory`: a table and a figure.
+"""The allocator's memory over time, for runs with `profile.profile_memory`: a table and a figure.
 
-torch.profiler writes an instant `[memory]` at each allocation and each release, with the totals after it. Those of the
-GPU are taken where there are any, else those of the CPU, whose allocations through torch alone are counted.
+torch.profiler writes an instant event `[memory]` at each allocation and release, with the totals after it. The GPU's
+events are used if there are some, otherwise the CPU's, which count only allocations through torch.
 """
 
 from typing import Any
@@ -18,14 +18,14 @@ from rankscope.analysis.read.kineto.reader import base_time
 from rankscope.conf.run_dir import RankDir
 
 CPU, GPU = 0, 1  # torch's DeviceType
-RANKS = 8  # the late one and others: as in the tables by name
+RANKS = 8  # the late rank and others, as in the tables by name
 _NONE = Args()
-_BINS = 2000  # of the figure: the most of each is drawn
+_BINS = 2000  # of the figure, which shows the maximum of each
 _KINDS = ["CPU", "GPU"]
 
 
 def memory_timeline(recording: Recording) -> Table | None:
-    """Return one row a change of a rank's memory, in order; None where none was recorded."""
+    """Return one row per change of a rank's memory, in order; None if none was recorded."""
     if recording.run_dir is None:
         return None
     late = recording.verdict.rank
@@ -44,7 +44,7 @@ def _of_rank(recording: Recording, rank_dir: RankDir) -> Table | None:
             if isinstance(block, list):
                 found += [event for event in block if event.name == "[memory]"]
     except UnreadableTraceError:
-        return None  # the analysis itself has said so
+        return None  # the analysis has already reported this
     args = [event.args or _NONE for event in found]
     device = integers(item.device_type for item in args)
     chosen = GPU if (device == GPU).any() else CPU
@@ -65,7 +65,7 @@ def _of_rank(recording: Recording, rank_dir: RankDir) -> Table | None:
 
 
 def figure(table: Table, starts: Column) -> Any:
-    """Return the figure: what each rank has allocated over time; `starts` are the steps' (ns), drawn as lines."""
+    """Return the figure of each rank's allocated memory over time; `starts` (ns) are the steps', drawn as lines."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(7.0, 3.6), layout="constrained")
@@ -87,7 +87,7 @@ def figure(table: Table, starts: Column) -> Any:
 
 
 def _peaks(times: Column, values: Column) -> tuple[Column, Column]:
-    """Return the most of each bin of time, so that no peak is lost between two points of the picture."""
+    """Return the maximum of each time bin, so that no peak is lost between two points of the figure."""
     if len(times) <= _BINS:
         return times, values
     places = np.minimum(((times - times[0]) / max(times[-1] - times[0], 1e-9) * _BINS).astype(int), _BINS - 1)

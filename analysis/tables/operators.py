@@ -1,8 +1,8 @@
-"""Where the device's and the host's time goes: by operator, by module, by kernel. An `Analysis` in, tables out.
+"""Tables of where the time of the device and the host goes: by operator, by module, by kernel.
 
-An operator's self time is its own without what is nested in it on its thread. The device time of a kernel belongs to
-the innermost operator around its launch, and to every operator and range around that one. Times sum over the analysed
-steps of a rank; shares are of the sum of its steps.
+An operator's self time excludes what is nested in it on its thread. The device time of a kernel belongs to the
+innermost operator around its launch, and to every operator and range around that one. Times are sums over the analysed
+steps of a rank. Shares are of the sum of its steps.
 """
 
 from typing import Any
@@ -20,7 +20,8 @@ from rankscope.analysis.read.rank_trace import end_of
 from rankscope.analysis.read.run_settings import rank_infos
 from rankscope.conf.contract import MODULE_PREFIX
 
-RANKS = 8  # tables by name hold so many ranks at most, the late one among them: the ranks of a job do the same
+# Tables by name hold at most this many ranks, including the late one, because the ranks of a job do the same.
+RANKS = 8
 _ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
 _NO_STEP = "ProfilerStep#"
 _CLASSED, _OF_KERNELS = ("name", "class"), ("rank", "calls", "total_ns", "mean_ns")
@@ -28,12 +29,12 @@ _SHARES = ("share", "occupancy", "sm_efficiency")
 
 
 def operators(recording: Recording) -> Table:
-    """One row an operator and rank, the longest on the device first (on a CPU: on the host)."""
+    """Return one row per operator and rank, the longest on the device first (on a CPU: on the host)."""
     return _by_name(recording, modules=False)
 
 
 def modules(recording: Recording) -> Table:
-    """One row a named module, direction and rank."""
+    """Return one row per named module, direction and rank."""
     table = _by_name(recording, modules=True)
     infos = [] if recording.run_dir is None else rank_infos(recording.run_dir, ("torch",))
     kept: dict[tuple[Any, str | None], int] = {
@@ -49,7 +50,7 @@ def _memory(info: dict[str, Any]) -> dict[str, int]:
 
 
 def kernels_by_name(recording: Recording) -> Table:
-    """One row a kernel or copy by name and rank, the longest first; on a CPU there are none."""
+    """Return one row per name of a kernel or copy and rank, the longest first; no rows on a CPU."""
     parts = []
     for data in _chosen(recording):
         if data.mode != "device":
@@ -83,10 +84,10 @@ def kernels_by_name(recording: Recording) -> Table:
 
 
 def _occupancy(table: Table, index: Column, took: Column, count: int) -> Column:
-    """Return each name's estimated occupancy (share of the warps that fit, mean by time), NaN where unknown.
+    """Return each name's estimated occupancy (share of the warps that fit, weighted by time), NaN if unknown.
 
-    A kernel that runs has some: the profiler's 0 means that it could not tell (it does not know a kernel's shared
-    memory beyond the usual limit).
+    A running kernel has a positive occupancy, so 0 means that the profiler could not tell (for example it does not know
+    a kernel's shared memory beyond the usual limit).
     """
     known = table["occupancy"] > 0
     weight = np.bincount(index, weights=took * known, minlength=count)
@@ -95,7 +96,7 @@ def _occupancy(table: Table, index: Column, took: Column, count: int) -> Column:
 
 
 def _class(kernel: str, role: int) -> str:
-    """Return what a kernel is by its name: communication, copy, tensor_core or matmul (products), or other."""
+    """Return the class of a kernel by its name: communication, copy, tensor_core, matmul (other products), or other."""
     if role != COMPUTE:
         return _ROLES[role]
     return "tensor_core" if uses_tensor_cores(kernel) else "matmul" if is_matmul(kernel) else "other"
@@ -141,7 +142,7 @@ def _of_rank(recording: Recording, data: RankData, *, modules: bool) -> Table:
         (host["annotation"] == 1) if modules else host["annotation"] == 0
     )
     rows = np.flatnonzero(chosen)
-    outer = rows[~_inside_itself(host, parent, rows)]  # an operator that calls itself counts its time once
+    outer = rows[~_inside_itself(host, parent, rows)]  # count the time of a recursive operator only once
     found, index = np.unique(host["name"][rows], return_inverse=True)
     at = {code: place for place, code in enumerate(found.tolist())}
     outer_index = np.array([at[code] for code in host["name"][outer].tolist()], np.int64)
@@ -166,7 +167,7 @@ def _of_rank(recording: Recording, data: RankData, *, modules: bool) -> Table:
 
 
 def _parents(host: Table) -> Column:
-    """Return for each row the row it is nested in, -1 for none; rows by thread, start, and length."""
+    """Return for each row the row it is nested in, -1 if there is none. Rows are sorted by thread, start and length."""
     parent = np.full(len(host), -1)
     stack: list[tuple[int, int]] = []  # (row, end)
     last = None
@@ -183,7 +184,7 @@ def _parents(host: Table) -> Column:
 
 
 def _through_ranges(host: Table, parent: Column) -> Column:
-    """Return for each row the operator it is nested in, whatever named ranges lie between."""
+    """Return for each row the operator it is nested in, skipping named ranges in between."""
     holder = parent.copy()
     while True:
         ranges = (holder >= 0) & (host["annotation"][np.maximum(holder, 0)] == 1)
@@ -193,7 +194,7 @@ def _through_ranges(host: Table, parent: Column) -> Column:
 
 
 def _device_time(data: RankData, host: Table, parent: Column, steps: list[int]) -> tuple[Column, Column]:
-    """Return for each row the device time (ns) launched by itself, and by itself and all below it."""
+    """Return for each row the device time (ns) that it launched itself, and including all rows nested in it."""
     own = np.zeros(len(host), np.int64)
     kernels = data.kernels
     if data.mode != "device" or not len(kernels) or not len(host):
@@ -210,7 +211,7 @@ def _device_time(data: RankData, host: Table, parent: Column, steps: list[int]) 
         times = kernels["launch_start"][mine]
         at = np.searchsorted(host["start"][rows], times, "right") - 1
         place = np.where(at >= 0, rows[np.maximum(at, 0)], -1)
-        while True:  # up to the first that still runs
+        while True:  # move up to the first row that is still running
             out = (place >= 0) & (ends[np.maximum(place, 0)] <= times)
             if not out.any():
                 break
@@ -218,14 +219,14 @@ def _device_time(data: RankData, host: Table, parent: Column, steps: list[int]) 
         found = place >= 0
         np.add.at(own, place[found], took[mine][found])
     below = own.copy()
-    for row in range(len(host) - 1, -1, -1):  # children come after their parents
+    for row in range(len(host) - 1, -1, -1):  # children are sorted after their parents
         if parent[row] >= 0:
             below[parent[row]] += below[row]
     return own, below
 
 
 def _inside_itself(host: Table, parent: Column, rows: Column) -> Column:
-    """Return which rows lie inside a row of the same name."""
+    """Return a mask of the rows inside another row of the same name."""
     names = host["name"]
     result = np.zeros(len(rows), bool)
     for place, row in enumerate(rows.tolist()):

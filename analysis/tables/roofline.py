@@ -1,8 +1,8 @@
-"""The roofline: operators by arithmetic intensity, against what the node can do. A run in, a table and a figure out.
+"""The roofline: operators by arithmetic intensity, against the node's ceilings, as a table and a figure.
 
-Comes in: `key_averages.parquet` of a run recorded with `profile=shapes` (FLOPs as torch.profiler counts them), and the
-node's ceilings. Bytes are those of the operands and the result where the shapes give them (mm, addmm, bmm, baddbmm),
-each counted once: the least that must move. What is not known is null, never estimated.
+Input: `key_averages.parquet` of a run recorded with `profile=shapes` (FLOPs as torch.profiler counts them), and the
+node's ceilings. Bytes are those of the operands and the result if the shapes give them (mm, addmm, bmm, baddbmm), each
+counted once: the least that must be moved. What is unknown is null, never estimated.
 """
 
 import ast
@@ -21,7 +21,7 @@ _BOUND = ["compute", "memory"]
 
 
 def roofline(rank_dir: RankDir, config: RunConfig, ceilings: Ceilings | None) -> Table | None:
-    """Return one row an operator and input shapes with counted FLOPs; None where the run has none."""
+    """Return one row per operator and input shapes with counted FLOPs; None if the run has none."""
     try:
         rows = pq.read_table(rank_dir.key_averages).to_pylist()
     except (OSError, ValueError):
@@ -33,7 +33,7 @@ def roofline(rank_dir: RankDir, config: RunConfig, ceilings: Ceilings | None) ->
     flops = np.array([row["flops"] for row in rows], float)
     moved = [_bytes(row, _ELEMENT[config.precision.name]) for row in rows]
     size = np.array([np.nan if each is None else each * row["count"] for each, row in zip(moved, rows, strict=True)])
-    intensity, rate = flops / size, flops / took / 1000  # FLOP/ns = GFLOP/s; here TFLOP/s
+    intensity, rate = flops / size, flops / took / 1000  # FLOP/ns = GFLOP/s, here converted to TFLOP/s
     peak, bandwidth = peaks(config, ceilings)
     roof = np.full(len(rows), np.nan)
     bound = np.full(len(rows), -1, np.int32)
@@ -58,14 +58,14 @@ def roofline(rank_dir: RankDir, config: RunConfig, ceilings: Ceilings | None) ->
 
 
 def peaks(config: RunConfig, ceilings: Ceilings | None) -> tuple[float | None, float | None]:
-    """Return the node's measured arithmetic (TFLOP/s, of the run's precision) and memory bandwidth (GB/s)."""
+    """Return the node's measured arithmetic rate (TFLOP/s, in the run's precision) and memory bandwidth (GB/s)."""
     if ceilings is None:
         return None, None
     return ceilings.matmul_TFLOPs.get(config.precision.name), ceilings.d2d_GBs or ceilings.host_GBs
 
 
 def _bytes(row: dict[str, Any], element: int) -> int | None:
-    """Return the bytes of the operands and the result of one call; None where the shapes do not give them."""
+    """Return the bytes of the operands and the result of one call; None if the shapes do not give them."""
     try:
         shapes = [shape for shape in ast.literal_eval(row["input_shapes"] or "[]") if shape]
     except (ValueError, SyntaxError):
@@ -83,7 +83,7 @@ def _bytes(row: dict[str, Any], element: int) -> int | None:
 
 
 def figure(table: Table, peak: float | None, bandwidth: float | None) -> Any:
-    """Return the figure: each operator by intensity and rate, its area by its time; roofs where they were measured."""
+    """Return the figure: each operator by intensity and rate, area by its time; roofs if they were measured."""
     from matplotlib.figure import Figure
 
     drawn = Figure(figsize=(7.0, 4.4), layout="constrained")
@@ -109,6 +109,6 @@ def figure(table: Table, peak: float | None, bandwidth: float | None) -> Any:
     for place in np.argsort(-time)[:3].tolist():
         label, at = str(names[place])[:40], (x[place], y[place])
         axes.annotate(label, at, fontsize=7, ha="right", va="center", xytext=(-14, 0), textcoords="offset points")
-    axes.set_xlabel("FLOPs a byte")
+    axes.set_xlabel("FLOPs per byte")
     axes.set_ylabel("TFLOP/s")
     return drawn

@@ -1,1 +1,1 @@
-"""A second witness: the plain pass, the other profiler; and why numbers are null."""
+"""Checks results against independent evidence (the plain pass, the other profiler), and says why numbers are null."""

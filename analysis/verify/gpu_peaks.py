@@ -1,6 +1,6 @@
-"""Dense peak arithmetic rates of GPUs, for MFU: from the vendors' data sheets, without sparsity."""
+"""Dense peak arithmetic rates of GPUs, for MFU; from the vendors' data sheets, without sparsity."""
 
-# TFLOP/s by (part of the device's name, arithmetic). More telling names stand first.
+# TFLOP/s by (part of the device's name, arithmetic). More specific names come first.
 _PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
     ("H100 PCIe", {"bf16": 756.5, "fp16": 756.5, "tf32": 378.0, "fp32": 51.2}),
     ("H100 NVL", {"bf16": 835.5, "fp16": 835.5, "tf32": 417.5, "fp32": 60.0}),
@@ -15,7 +15,7 @@ _PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
 
 
 def dense_peak_flops(device: str | None, arithmetic: str) -> float | None:
-    """Return the dense peak (FLOP/s) of a device for fp32, tf32, bf16 or fp16; None when it is not known."""
+    """Return the dense peak (FLOP/s) of a device for fp32, tf32, bf16 or fp16; None if unknown."""
     for part, rates in _PEAKS:
         if device is not None and part in device:
             rate = rates.get(arithmetic)

@@ -1,4 +1,4 @@
-"""Why numbers of a summary are null, and what was corrected: a `Recording` in, notices out."""
+"""Explains why numbers in a summary are null, and what was corrected: a `Recording` in, notices out."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ _OFFSET_WORTH_SAYING = 1_000_000  # ns
 
 
 def clock_notices(recording: Recording) -> list[Notice]:
-    """Name clocks that were corrected by more than a millisecond, or cannot be compared."""
+    """Return notices about clocks that were corrected by more than a millisecond or cannot be compared."""
     clock, notices = recording.alignment, []
     for rank, offset in clock.offset_ns.items():
         if abs(offset) >= _OFFSET_WORTH_SAYING:
@@ -32,7 +32,7 @@ def clock_notices(recording: Recording) -> list[Notice]:
 
 
 def null_reasons(recording: Recording) -> list[Notice]:
-    """Say why waits, transfers or per-step numbers are null."""
+    """Return notices that say why waits, transfers or per-step numbers are null."""
     notices = []
     lost = recording.calls.take(~recording.calls["matched"])
     in_steps = lost.take(np.isin(lost["step"], recording.steps_analysed))
@@ -41,19 +41,19 @@ def null_reasons(recording: Recording) -> list[Notice]:
         notices.append(Notice(kind="unmatched_collectives", message=text, details={"count": len(in_steps)}))
     notices += _sm_efficiency(recording)
     if not recording.steps_analysed:
-        text = "no whole step: per-step numbers are null; totals hold for the whole window"
+        text = "no complete step: per-step numbers are null; totals are valid for the complete window"
         notices.append(Notice(kind="no_analysed_steps", level="info", message=text))
     return notices
 
 
 _NO_SHARES = {
-    "kineto": 'the traces do not say of every kernel how many "blocks per SM" it has',
-    "nsys": "the exports do not hold every kernel's grid and one number of SMs of their GPUs",
+    "kineto": 'the traces do not give "blocks per SM" for every kernel',
+    "nsys": "the exports lack a kernel's grid, or a single number of SMs for all GPUs",
 }
 
 
 def _sm_efficiency(recording: Recording) -> list[Notice]:
-    """Say why the SM efficiency of ranks with a GPU is null."""
+    """Return a notice that says why the SM efficiency of ranks with a GPU is null."""
     table = recording.analysed_steps
     unknown = set(np.unique(table["rank"][table["sm_busy_ns"] == UNKNOWN]).tolist())
     ranks = [data.rank for data in recording.ranks if data.mode == "device" and data.rank in unknown]

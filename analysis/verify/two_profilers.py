@@ -1,6 +1,6 @@
-"""Two witnesses of one job: what the torch pass and the nsys pass of a run say about the same quantities.
+"""Compares what the torch pass and the nsys pass of a run say about the same quantities.
 
-Both passes record the same steps, but at different times, so the values differ as those of two runs do.
+Both passes record the same steps, but at different times, so the values differ as much as those of two runs.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ QUANTITIES = {
     "exposed_comm_ms": "exposed_comm_ns",
     "copy_ms": "copies_ns",
 }
-_NEEDS_COLLECTIVES = ("compute_ms", "transfer_ms", "exposed_comm_ms")  # without them compute holds the waits too
+_NEEDS_COLLECTIVES = ("compute_ms", "transfer_ms", "exposed_comm_ms")  # otherwise compute contains the waits too
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +41,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def agreement(torch: Recording, nsys: Recording) -> tuple[Agreement, list[Notice]]:
-    """Compare the passes; the notice says if they disagree on the late rank."""
+    """Compare the passes. A notice says if they disagree on the late rank."""
     ranks = sorted({data.rank for data in torch.ranks} & {data.rank for data in nsys.ranks})
     sees = nsys.ranks[0].sees_communication or torch.world_size == 1
     quantities = []
@@ -56,7 +56,7 @@ def agreement(torch: Recording, nsys: Recording) -> tuple[Agreement, list[Notice
     notices = []
     if agree is False:
         said = " and ".join(f"{name} says {_words(found)}" for name, found in verdicts.items())
-        text = f"the passes disagree on the late rank: {said}; a rank that only one of them sees late is doubtful"
+        text = f"the passes disagree on the late rank: {said}; a rank that is late in only one of them is doubtful"
         notices.append(Notice(kind="passes_disagree", message=text, details=verdicts))
     found = Agreement(
         ranks=ranks,

@@ -1,16 +1,25 @@
-"""What the plain pass adds to an analysis: throughput, profiler overhead, and whether it shows the late rank too.
+"""What is known without a profiler: throughput, which rank is late, slow steps, and what profiling adds to a step.
 
 Comes in: `Recording` with its run folder. Goes out: `Unprofiled` and notices; nulls and a notice without a plain pass.
 """
 
-import msgspec
+from typing import Any
 
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.job import late_rank, slow_steps
+from rankscope.analysis.job.late_rank import JobVerdict
+from rankscope.analysis.job.slow_steps import SlowSteps
+from rankscope.analysis.job.timed_calls import TimedCalls, by_size, match, read_calls
+from rankscope.analysis.job.window import Window
 from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.read import pass_steps
 from rankscope.analysis.verify import plain_pass
-from rankscope.conf import ConfigError, RunConfig, load_config
+from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 
 PASSES = ("torch", "light", "nsys")
 
@@ -23,7 +32,9 @@ class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
     overhead: dict[str, float | None] = msgspec.field(
         default_factory=lambda: dict.fromkeys(PASSES)
     )  # of each pass: its step / the plain step
-    confirmed: bool | None = None  # whether the plain pass shows the late rank
+    verdict: JobVerdict | None = None  # which rank is late; None: no window can tell
+    slow: SlowSteps | None = None  # steps far from the usual one; None: there are none
+    calls: list[dict[str, Any]] = []  # the timed collectives by group, kind and size
     extra_ms: float | None = None  # what the analysed pass adds to a step
     loader_cpu: tuple[float, int] | None = None  # see loader.on_cpu
     script: bool = False  # whether the job is a script of the user's
@@ -55,17 +66,37 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         if config.script is not None:
             text = "mfu is null: how many FLOPs the script's model takes is not known"
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
-    slow = slowed[recording.profiler]
+    traced_ns = slowed[recording.profiler]
+    verdict, calls, slow = _job(run_dir, recording.options.limits)
     without = Unprofiled(
         ranks=sorted(found.ranks),
         throughput=rate,
         overhead=overheads,
-        confirmed=plain_pass.confirm(recording.verdict, found),
+        verdict=verdict,
+        slow=slow,
+        calls=[] if calls is None else by_size(calls),
         loader_cpu=on_cpu(found),
         script=script,
-        extra_ms=(slow - base) * 1e-6 if base and slow else None,
+        extra_ms=(traced_ns - base) * 1e-6 if base and traced_ns else None,
     )
     return without, notices
+
+
+def _job(run_dir: RunDir, limits: Limits) -> tuple[JobVerdict | None, TimedCalls | None, SlowSteps | None]:
+    """Judge the job from its timed window, otherwise from its plain one; slow steps are those of the plain window."""
+    timed = pass_steps.read_pass(run_dir.for_pass("timed"), None)
+    window, calls = None if timed is None else Window.of(timed), None
+    if window is not None and timed is not None:
+        found = read_calls(run_dir.for_pass("timed"))
+        if set(window.ranks) <= set(found):
+            starts = {rank: (timed.numbers[rank], timed.ranks[rank]["start_ns"]) for rank in window.ranks}
+            calls = match(found, starts)
+    passed = pass_steps.read_pass(run_dir.for_pass("plain"), None)
+    plain = None if passed is None else Window.of(passed)
+    slow = None if plain is None else slow_steps.find(plain, limits, slow_steps.read_stacks(run_dir.for_pass("plain")))
+    if window is not None and calls is not None and np.any(calls.step >= 0):
+        return late_rank.judge(window, calls, limits), calls, slow
+    return None if plain is None else late_rank.judge(plain, None, limits), None, slow
 
 
 def _distortion(recording: Recording, overheads: dict[str, float | None]) -> list[Notice]:

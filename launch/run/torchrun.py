@@ -1,4 +1,4 @@
-"""Runs one pass as one torchrun: builds its command and watches it until all ranks have ended or were stopped."""
+"""Runs one start as one torchrun: builds its command and watches it until all ranks have ended or were stopped."""
 
 import os
 import signal
@@ -12,6 +12,7 @@ from typing import Literal
 import psutil
 
 from rankscope.conf import PassDir, RunConfig, RunDir
+from rankscope.conf.contract import RECORDER_ENTRIES, RECORDER_VARIABLES
 from rankscope.launch.system import processes, slurm
 from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.rank_progress import Display, RankProgress, read_progress, stand_still
@@ -36,8 +37,12 @@ class Ended:
     progress: dict[int, RankProgress]
 
 
-def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: Sequence[str]) -> list[str]:
-    """Return the command of one pass; `rendezvous` are torchrun's options for the meeting point of the nodes."""
+def torchrun_command(config: RunConfig, run_dir: RunDir, names: Sequence[str], rendezvous: Sequence[str]) -> list[str]:
+    """Return the command of one start, which records the passes `names`.
+
+    `rendezvous` are torchrun's options for the meeting point of the nodes.
+    """
+    name = names[0]
     return [
         sys.executable,
         *("-m", "torch.distributed.run"),
@@ -49,11 +54,14 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: 
         "--max-restarts=0",
         f"--log-dir={run_dir.for_pass(name).torchrun}",
         "--redirects=3",
-        *("-m", "rankscope.launch.run.nsys_shield" if name == "nsys" else "rankscope.harness", str(run_dir.path), name),
+        *("-m", "rankscope.launch.run.nsys_shield" if name == "nsys" else "rankscope.harness"),
+        *(str(run_dir.path), ",".join(names)),
     ]
 
 
-def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]) -> dict[str, str]:
+def rank_environment(
+    config: RunConfig, run_dir: RunDir, base: Mapping[str, str], names: Sequence[str] = ()
+) -> dict[str, str]:
     """Return the environment of torchrun and its ranks.
 
     Without OMP_NUM_THREADS torchrun warns and sets it to 1; a script gets the value that it would have without
@@ -64,22 +72,26 @@ def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]
     if config.threads == 0:
         threads = base.get("OMP_NUM_THREADS", threads)
     added = {"OMP_NUM_THREADS": threads, "PYTHONFAULTHANDLER": "1", processes.MARK: processes.mark(run_dir.path)}
+    if "timed" in names and not any(variable in base for variable in RECORDER_VARIABLES):
+        added |= dict.fromkeys(RECORDER_VARIABLES, str(RECORDER_ENTRIES))
     if config.script is not None and config.threads == 0:
         del added["OMP_NUM_THREADS"]
     return {key: value for key, value in base.items() if key != "TORCHELASTIC_ERROR_FILE"} | added
 
 
-def run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: processes.Stop) -> Ended:
-    """Run the command of a pass to its end. Leaves no process of the run, however it returns or raises.
+def run_start(
+    config: RunConfig, run_dir: RunDir, names: Sequence[str], command: Sequence[str], stop: processes.Stop
+) -> Ended:
+    """Run the command of a start to its end. Leaves no process of the run, however it returns or raises.
 
     Raises `Interrupted` after a signal, and `OSError` if torchrun cannot be started or its log cannot be written.
     """
-    pass_dir = run_dir.for_pass(name)
+    pass_dir = run_dir.for_pass(names[0])
     pass_dir.torchrun.mkdir(parents=True)
     if config.launch.nnodes == 1:  # with several nodes, torchrun assigns the ranks later
         for rank in range(config.world_size):
             pass_dir.rank(rank).path.mkdir(parents=True)
-    environment = rank_environment(config, run_dir, os.environ)
+    environment = rank_environment(config, run_dir, os.environ, names)
     with pass_dir.agent_log.open("wb") as log:
         agent = processes.start(list(command), environment, stdout=log, stderr=subprocess.STDOUT)
     try:

@@ -1,1 +1,1 @@
-"""torch.profiler's Chrome traces, of any version, whole or damaged."""
+"""Reads torch.profiler's Chrome traces of any version, complete or damaged."""

@@ -1,8 +1,11 @@
-"""What of a trace event is decoded, and the decoders: JSON text in, `Event`s out; unknown keys are skipped."""
+"""The decoded fields of a trace event, and the decoder: JSON text in, `Event`s out. Unknown keys are skipped."""
 
+import re
 from typing import Any
 
 import msgspec
+
+from rankscope.analysis.read.decode import EXACT_BELOW
 
 
 class Args(
@@ -25,7 +28,7 @@ class Args(
         "seq": "Seq",
     },
 ):
-    """The arguments of an event that the analysis uses; any JSON value may stand there."""
+    """The arguments of an event that the analysis uses. Each may hold any JSON value."""
 
     external_id: Any = None
     external_id_before_1_12: Any = None
@@ -49,7 +52,7 @@ class Args(
 
 
 class Event(msgspec.Struct, gc=False):
-    """One trace event; `ts` and `dur` are microseconds, as numbers or strings."""
+    """One trace event. `ts` and `dur` are microseconds, as numbers or strings."""
 
     ph: Any = None
     cat: Any = None
@@ -67,5 +70,35 @@ class ExactEvent(Event, gc=False):
     ts: msgspec.Raw = msgspec.Raw(b"")
 
 
-EVENTS = msgspec.json.Decoder(list[Event])
-EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
+_EVENTS = msgspec.json.Decoder(list[Event])
+_EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
+_BYTE = re.compile(r"\(byte (\d+)\)")
+
+
+def decode(text: bytes) -> list[Event]:
+    """Decode a JSON array of events; raises `msgspec.MsgspecError` if the text is not valid."""
+    try:
+        events = _EVENTS.decode(text)
+    except RecursionError:
+        raise msgspec.ValidationError("nested deeper than any trace") from None
+    if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
+        exact = _EXACT_EVENTS.decode(text)
+        for event in exact:
+            event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
+        return list(exact)
+    return events
+
+
+def _place(error: Exception) -> int:
+    match = _BYTE.search(str(error))
+    return int(match[1]) if match else 0
+
+
+def array_end(error: Exception, text: bytes) -> int:
+    """Return the position of the array's closing bracket, if the decoder complained about the text after it."""
+    return text.rfind(b"]", 0, _place(error))
+
+
+def is_wrong_cut(error: Exception, text: bytes) -> bool:
+    """Return whether only closing brackets are missing at the very end, so that the cut was inside an event."""
+    return "truncated" in str(error) or (_BYTE.search(str(error)) is not None and _place(error) >= len(text) - 2)

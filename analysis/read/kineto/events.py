@@ -1,6 +1,6 @@
-"""From a stream of bytes to trace events, a block at a time, for any JSON layout, whole or damaged.
+"""Turns a byte stream into trace events, one block at a time, for any JSON layout, complete or damaged.
 
-A block is cut at a place that looks like the border between two events; the decoder proves the cut, because a cut
+A block is cut where the text looks like the border between two events. The decoder verifies the cut, because a cut
 inside an event or a string leaves brackets open. Memory: one window and the events of one block.
 """
 
@@ -16,26 +16,25 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.notices import Level, Notice, UnreadableTraceError
-from rankscope.analysis.read.decode import EXACT_BELOW
-from rankscope.analysis.read.kineto.event_schema import EVENTS, EXACT_EVENTS, Event
+from rankscope.analysis.read.kineto.event_schema import Event, array_end, decode, is_wrong_cut
+from rankscope.analysis.read.kineto.metadata import unique_keys
 from rankscope.analysis.read.kineto.repair import BOUNDARY, is_counted, joined, repair
 from rankscope.analysis.read.kineto.stream import WINDOW, Stream
 
 if TYPE_CHECKING:
     from rankscope.analysis.read.kineto.fast.scanner import Block, Scanner
 
-MAX_EVENT = 64 << 20  # bytes; an event larger than this is not an event but damage
+MAX_EVENT = 64 << 20  # bytes; anything larger is damage, not an event
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
-_BYTE = re.compile(r"\(byte (\d+)\)")
 _TAIL = 1 << 16
-_UNIQUE = ("distributedInfo", "baseTimeNanoseconds")  # two values of these would move or rename the rank
 
 
 class EventReader:
-    """Iterate over the events of one file; afterwards `metadata` and `notices` hold the rest.
+    """Iterates over the events of one file; afterwards `metadata` and `notices` hold everything else.
 
-    Gives lists of events; with a scanner, columns of all windows that it can read, and events of the others.
+    Yields lists of events. With a scanner, it yields columns for each window that the scanner can read, and lists of
+    events for the others.
     """
 
     def __init__(
@@ -84,14 +83,14 @@ class EventReader:
 
     @staticmethod
     def _to_the_end(tail: bytes, windows: Iterator[bytes]) -> bytes:
-        """Read what follows the events, up to the size of an event: metadata, or damage that is noticed later."""
+        """Read what follows the events, up to the size of one event: metadata, or damage that is reported later."""
         for window in windows:
             if len(tail) <= MAX_EVENT:
                 tail += window
         return tail
 
     def _check_growth(self, buffer: bytes) -> None:
-        """Refuse a file in which nothing ends: memory holds one window and at most one event of this size."""
+        """Refuse a file in which no event ends: memory may hold only one window and one event of maximum size."""
         if len(buffer) > MAX_EVENT:
             raise self._refused("json_invalid", f"no event ends within {MAX_EVENT >> 20} MiB", self._byte)
 
@@ -114,7 +113,7 @@ class EventReader:
         raise self._refused("not_a_trace", "no traceEvents in it: not a torch.profiler (Chrome) trace")
 
     def _whole_events(self, buffer: bytes) -> tuple[int, list[Event], bytes | None]:
-        """Decode up to the last border in `buffer`; returns (bytes used, events, text after the array or None)."""
+        """Decode up to the last border in `buffer`; return (bytes used, events, text after the array or None)."""
         for size in (_TAIL, len(buffer)):
             start = max(0, len(buffer) - size)
             for border in reversed(list(BOUNDARY.finditer(buffer, start))[-_TRIES:]):
@@ -123,23 +122,23 @@ class EventReader:
                     return border.end() - 1, self._decode(text), None
                 except msgspec.MsgspecError as error:
                     if "trailing characters" in str(error):
-                        end = _array_end(error, text)
+                        end = array_end(error, text)
                         return len(buffer), self._decode(text[: end + 1]), buffer[end - 1 :]
-                    if not _is_wrong_cut(error, text):
+                    if not is_wrong_cut(error, text):
                         return border.end() - 1, self._mended(text[1:-1]), None
                 except UnicodeDecodeError:
                     return border.end() - 1, self._mended(text[1:-1]), None
         return 0, [], None
 
     def _rest(self, buffer: bytes) -> tuple[list[Event], bytes | None]:
-        """Decode what is left at the end of the file: the last events, the end of the array, the metadata after it."""
+        """Decode the end of the file: the last events, the end of the array, and the metadata after it."""
         text, repairs = b"[" + buffer, Counter[str]()
         for _ in range(2):
             try:
                 events, tail = self._decode(text), b"]"  # a bare array
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 if "trailing characters" in str(error):
-                    end = _array_end(error, text)
+                    end = array_end(error, text)
                     events, tail = self._decode(text[: end + 1]), text[end:]
                 else:
                     text, repairs = repair(text)
@@ -151,16 +150,8 @@ class EventReader:
         return self._salvage(buffer, last=True)
 
     def _decode(self, text: bytes) -> list[Event]:
-        try:
-            events = EVENTS.decode(text)
-        except RecursionError:
-            raise msgspec.ValidationError("nested deeper than any trace") from None
-        if any(type(event.ts) is float and event.ts >= EXACT_BELOW for event in events):
-            exact = EXACT_EVENTS.decode(text)
-            for event in exact:
-                event.ts = bytes(event.ts).decode().strip('"')  # type: ignore[assignment]
-            return list(exact)
-        return events
+        """Decode a JSON array of events; subclasses that need other fields override this."""
+        return decode(text)
 
     # --- damage ----------------------------------------------------------------------------------------------
 
@@ -177,9 +168,8 @@ class EventReader:
         return self._salvage(block, last=False)[0]
 
     def _salvage(self, block: bytes, *, last: bool) -> tuple[list[Event], bytes | None]:
-        """Take every record that can be read by itself; name each that cannot."""
+        """Decode each record on its own if possible; report each record that is lost."""
         events: list[Event] = []
-        tail: bytes | None = None
         done = 0
         for texts in joined(block):
             offset = texts[0][0]
@@ -198,9 +188,9 @@ class EventReader:
             rest = block[done:].lstrip()
             if last and rest.startswith(b"]"):
                 return events, rest
-        if last and tail is None:
+        if last:
             self._cut(len(block) - done, done)
-        return events, tail
+        return events, None
 
     def _first_whole(self, texts: list[tuple[int, bytes]]) -> tuple[list[Event], int] | None:
         for _, text in texts:
@@ -208,11 +198,12 @@ class EventReader:
             try:
                 events = self._decode(b"[" + fixed + b"]")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                if "trailing characters" in str(error):  # the array ended inside: this is the last record
+                # The array ended inside this text, so this is the last record.
+                if "trailing characters" in str(error):
                     self._repairs += repairs
-                    end = _array_end(error, b"[" + fixed)
+                    end = array_end(error, b"[" + fixed)
                     return self._decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
-                if "truncated" in str(error) or _is_wrong_cut(error, fixed):
+                if "truncated" in str(error) or is_wrong_cut(error, fixed):
                     continue
                 return None
             self._repairs += repairs
@@ -226,7 +217,7 @@ class EventReader:
         self._note(
             "json_invalid",
             f"line {line}: a record is not valid JSON; it was left out"
-            + (", and with it GPU work or a step: this rank's numbers are incomplete" if counted else ""),
+            + (". It described GPU work or a step, so this rank's numbers are incomplete" if counted else ""),
             "partial" if counted else "warning",
             line=line,
             byte=self._byte + offset,
@@ -235,12 +226,16 @@ class EventReader:
     def _cut(self, dropped: int, done: int) -> None:
         self.complete = False
         kind = self._stream.fault or "truncated"
-        what = {"truncated": "cut", "gzip_truncated": "gzip stream cut", "gzip_corrupt": "gzip stream corrupt"}[kind]
+        what = {
+            "truncated": "cut off",
+            "gzip_truncated": "gzip stream cut off",
+            "gzip_corrupt": "gzip stream corrupt",
+        }[kind]
         place = self._byte + done
         self._note(
             kind,
-            f"{what}: the last whole event ends at byte {place} (decoded), {dropped} bytes after it were dropped; "
-            "its rank is kept out of numbers across ranks: record it again",
+            f"{what}: the last complete event ends at byte {place} (decompressed), the {dropped} bytes after it were "
+            "dropped. The rank is excluded from cross-rank numbers; record it again",
             "partial",
             byte=place,
         )
@@ -255,36 +250,20 @@ class EventReader:
         if head.rstrip().endswith(b"[") and head.lstrip()[:1] == b"[":
             return  # a bare array has no metadata
         text, _ = repair(head + (tail if tail is not None else b"]}"))
+        pairs = unique_keys(self.label)
         try:
-            document, _ = json.JSONDecoder(object_pairs_hook=self._pairs).raw_decode(text.decode("utf-8-sig").lstrip())
+            document, _ = json.JSONDecoder(object_pairs_hook=pairs).raw_decode(text.decode("utf-8-sig").lstrip())
         except (ValueError, RecursionError):
             head_only, _ = repair(head + b"]}")
             try:
-                document = json.loads(head_only, object_pairs_hook=self._pairs)
+                document = json.loads(head_only, object_pairs_hook=pairs)
             except (ValueError, RecursionError):
                 raise self._refused("json_invalid", "its metadata is not valid JSON; record it again") from None
             if self.complete:
                 self._note("json_invalid", "text after the events is not valid JSON; it was left out")
         if not isinstance(document, dict):
-            raise self._refused("json_invalid", "its metadata is no JSON object; record it again")
+            raise self._refused("json_invalid", "its metadata is not a JSON object; record it again")
         self.metadata = document
-
-    def _pairs(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in _UNIQUE and key in values and values[key] != value:
-                raise UnreadableTraceError(
-                    Notice(
-                        kind="conflicting_duplicate_key",
-                        level="error",
-                        file=self.label,
-                        message=f"{self.label}: {key} stands there twice with different values; "
-                        "the file was put together wrongly, record it again",
-                        details={"key": key},
-                    )
-                )
-            values[key] = value
-        return values
 
     def _advance(self, buffer: bytes, used: int) -> None:
         self._line += int(np.count_nonzero(np.frombuffer(buffer, np.uint8, used) == ord("\n")))
@@ -305,18 +284,3 @@ _REPAIRED = {
     "non_finite_token": "bare nan or inf was read as unknown",
     "invalid_escape_repaired": "invalid escapes in names were read as plain backslashes",
 }
-
-
-def _place(error: Exception) -> int:
-    match = _BYTE.search(str(error))
-    return int(match[1]) if match else 0
-
-
-def _array_end(error: Exception, text: bytes) -> int:
-    """Return where the array's bracket stands, when the decoder complained of what follows it."""
-    return text.rfind(b"]", 0, _place(error))
-
-
-def _is_wrong_cut(error: Exception, text: bytes) -> bool:
-    """Return whether the decoder only missed closing brackets at the very end: the cut lay inside an event."""
-    return "truncated" in str(error) or (_BYTE.search(str(error)) is not None and _place(error) >= len(text) - 2)

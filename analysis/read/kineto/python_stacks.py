@@ -1,8 +1,8 @@
-"""Which function of the user's a few calls were made in: the Python frames of a trace, read again for them alone.
+"""Finds the user's Python function around given calls, by reading the Python frames of a trace separately.
 
-Frames are most of a trace that has them (`profile.with_stack=true`) and nothing else needs them, so no reader keeps
-them. Comes in: files, and calls with their times and threads. Goes out: `file.py(line): function` for each call, the
-innermost that is neither of torch nor of the standard library; the line is the function's first.
+If a trace has frames (`profile.with_stack=true`), they are most of it, and nothing else needs them, so no reader keeps
+them. Input: files, and calls with their times and threads. Output: `file.py(line): function` for each call, the
+innermost one that belongs neither to torch nor to the standard library. The line is the first line of the function.
 """
 
 import re
@@ -24,10 +24,10 @@ _LIBRARY = re.compile(r"(?:^|/)(?:torch|site-packages|dist-packages|python3\.\d+
 
 
 def where(files: Sequence[Path], metadata: dict[str, Any]) -> Where | None:
-    """Return what looks up calls in these files of one process; None where their metadata says of no stacks."""
+    """Return a function that looks up calls in these files of one process; None if no stacks were recorded."""
     if not metadata.get("with_stack"):
         return None
-    base = kineto.base_time(metadata)  # one for a process
+    base = kineto.base_time(metadata)  # the same for all files of a process
 
     def look_up(calls: Table) -> list[str | None]:
         found: list[str | None] = [None] * len(calls)
@@ -39,9 +39,9 @@ def where(files: Sequence[Path], metadata: dict[str, Any]) -> Where | None:
 
 
 def functions(path: Path, calls: Table, base: int) -> list[str | None]:
-    """Return the user's innermost function around each call; None where no frame of it is in this file.
+    """Return the user's innermost function around each call; None if this file has no user frame around it.
 
-    `base` is what the times of the file count from (ns since 1970).
+    `base` is the origin of the file's times (ns since 1970).
     """
     threads, order = calls.texts("thread"), np.argsort(calls["start"], kind="stable")
     times = calls["start"][order]
@@ -61,7 +61,7 @@ def functions(path: Path, calls: Table, base: int) -> list[str | None]:
 
 
 def is_users(event: Event) -> bool:
-    """Return whether an event is a frame of Python code that is neither torch's nor the standard library's."""
+    """Return whether an event is a Python frame that belongs neither to torch nor to the standard library."""
     if event.cat != "python_function" or event.ph != "X" or not isinstance(event.name, str):
         return False
     match = _FRAME.match(event.name)

@@ -1,32 +1,32 @@
-"""Repair of JSON that profilers wrote wrongly, on one block of whole events; and salvage record by record.
+"""Repairs JSON that profilers wrote incorrectly, in one block of complete events; and splits damaged text into records.
 
-Comes in: a block of text that the decoder refused. Goes out: text that it may accept, and what was repaired; or
-the single records that can be read. Nothing is repaired in silence: every change is counted by kind.
+Input: a block of text that the decoder refused. Output: text that it may accept, with the repairs made; or the single
+records that can be read. No repair is silent: every change is counted by kind.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 
-# A JSON string, or a bare token that some C++ stream wrote for a number that is not finite.
+# A JSON string, or a bare token that a C++ stream wrote for a number that is not finite.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<![\w"])[-+]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL)
 _BAD_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.|$))', re.DOTALL)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LOOSE_BOUNDARY = re.compile(rb"\}\s*,?\s*\{")
-_MAX_JOINED = 64  # pieces that may belong to one record with nested objects
-# What a lost record must not hold for the rank's numbers to stay valid.
+_MAX_JOINED = 64  # pieces that may form one record with nested objects
+# If a lost record contains one of these, the rank's numbers are not valid.
 _COUNTED = re.compile(rb'"(?:kernel|gpu_memcpy|gpu_memset|memcpy|memset)"|Collective name|ProfilerStep#', re.IGNORECASE)
 
 
 def repair(block: bytes) -> tuple[bytes, Counter[str]]:
-    """Return `block` with bad bytes, bare non-finite tokens and bad strings mended, and how often each occurred."""
+    """Return `block` with invalid bytes, bare non-finite tokens and bad strings repaired, and a count of each kind."""
     done: Counter[str] = Counter()
     text = block.decode("utf-8", "replace")
     replaced = text.count("\ufffd")
     if replaced:
         encoded = text.encode()
-        # U+FFFD may have been in the file: only a changed block was repaired
+        # The file itself may contain U+FFFD, so this is a repair only if the block changed.
         if encoded != block:
             done["invalid_bytes_replaced"] += replaced
             block = encoded
@@ -50,7 +50,7 @@ def repair(block: bytes) -> tuple[bytes, Counter[str]]:
 
 
 def records(block: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, text) of pieces that look like single records, whatever lies inside their strings."""
+    """Yield (offset, text) of pieces that look like single records. Borders inside strings are not recognised."""
     start = 0
     for match in _LOOSE_BOUNDARY.finditer(block):
         yield start, block[start : match.start() + 1]
@@ -59,7 +59,7 @@ def records(block: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def joined(block: bytes) -> Iterator[list[tuple[int, bytes]]]:
-    """Yield for each piece the texts that begin with it: alone, with its successor, and so on."""
+    """Yield for each piece the texts that start with it: on its own, with its successor, and so on."""
     pieces = list(records(block))
     for index, (offset, _) in enumerate(pieces):
         ends = [start + len(text) for start, text in pieces[index : index + _MAX_JOINED]]
@@ -67,5 +67,5 @@ def joined(block: bytes) -> Iterator[list[tuple[int, bytes]]]:
 
 
 def is_counted(record: bytes) -> bool:
-    """Return whether a lost record could have changed a number: GPU work, a collective, or a step."""
+    """Return whether losing this record could change a number: it is GPU work, a collective, or a step."""
     return _COUNTED.search(record) is not None

@@ -1,6 +1,7 @@
-"""A trace file as a stream of decoded bytes: plain or gzip by its content, cut or corrupt files up to where they go.
+"""A trace file as a stream of decompressed bytes. The content decides whether it is plain or gzip.
 
-gzip is fed to a `decompressobj`: file objects raise at the end of a cut file and throw away what they had decoded.
+A cut or corrupt file is read as far as possible. gzip data goes through a `decompressobj`, because gzip file objects
+raise at the end of a cut file and discard what they had decoded.
 """
 
 from collections.abc import Iterator
@@ -9,13 +10,13 @@ from typing import BinaryIO
 
 from isal import isal_zlib
 
-WINDOW = 8 << 20  # bytes handed on at a time
+WINDOW = 8 << 20  # bytes yielded at a time
 _GZIP = b"\x1f\x8b"
 _READ = 1 << 20
 
 
 class Stream:
-    """Iterate over the decoded windows of `path`; afterwards `fault` says whether and how the file was damaged."""
+    """Iterates over the decompressed windows of `path`; afterwards `fault` says how the file is damaged, if it is."""
 
     def __init__(self, path: Path, window: int = WINDOW) -> None:
         self.path = path
@@ -35,14 +36,15 @@ class Stream:
             data = pending or file.read(_READ)
             if not data:
                 break
-            if decoder.eof:  # a further gzip member, as appending writers make them; zero padding is legal
+            # Another gzip member follows, as appending writers produce them. Zero padding is legal.
+            if decoder.eof:
                 if not data.strip(b"\0"):
                     pending = b""
                     continue
                 decoder = isal_zlib.decompressobj(wbits=31)
             try:
                 out = decoder.decompress(data, self.window)
-            except isal_zlib.error:  # type: ignore[misc]  # an alias of zlib.error that the stubs lose
+            except isal_zlib.error:  # type: ignore[misc]  # an alias of zlib.error that the stubs do not know
                 self.fault = "gzip_corrupt"
                 return
             pending = decoder.unconsumed_tail or decoder.unused_data

@@ -1,1 +1,1 @@
-"""Nsight Systems' reports and their SQLite exports."""
+"""Reads Nsight Systems' reports and their SQLite exports."""

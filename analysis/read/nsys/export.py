@@ -1,8 +1,8 @@
-"""One SQLite export of Nsight Systems, read by the names of its tables and columns (2022.4 to 2026).
+"""One SQLite export of Nsight Systems (2022.4 to 2026), read by the names of its tables and columns.
 
-Comes in: a path. Goes out: numpy columns, and only those asked for. Tables are lazy in an export: without rows there
-is no table. Tables that hold environments, command lines or other processes are never read, but for the two
-variables RANK and WORLD_SIZE.
+Input: a path. Output: numpy columns, only those asked for. An export creates a table only if it has rows for it. Tables
+that hold environments, command lines or other processes are never read, except for the two variables RANK and
+WORLD_SIZE.
 """
 
 import re
@@ -18,7 +18,7 @@ from rankscope.analysis.core.table import UNKNOWN, Column
 
 KERNELS, GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 PROCESS_BITS = 24  # the lower bits of a global id are the thread
-KNOWN_MAJOR = 3  # of EXPORT_SCHEMA_VERSION: by NVIDIA's words a new major number is a rewrite
+KNOWN_MAJOR = 3  # of EXPORT_SCHEMA_VERSION: according to NVIDIA, a new major number is a rewrite
 METADATA = (
     "EXPORT_SCHEMA_VERSION",
     "EXPORT_PRODUCT_VERSION",
@@ -30,12 +30,12 @@ _AGAIN = "export it again: nsys export -t sqlite REPORT.nsys-rep"
 
 
 class Export:
-    """An open export; every error it raises is an `UnreadableTraceError` of one line."""
+    """An open export. Every error it raises is an `UnreadableTraceError` with a one-line message."""
 
     def __init__(self, path: Path, label: str) -> None:
         self.label = label
         self._check_file(path)
-        # immutable: no lock and no journal are wanted beside a file that may lie in a read-only folder
+        # immutable: the folder may be read-only, so SQLite must not create a lock or a journal next to the file.
         self._database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
         self._database.text_factory = lambda text: text.decode(errors="replace")
         names = self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -43,7 +43,6 @@ class Export:
         self.metadata = self._metadata()
 
     def close(self) -> None:
-        """Close the file."""
         self._database.close()
 
     def fail(self, kind: str, what: str) -> UnreadableTraceError:
@@ -52,28 +51,27 @@ class Export:
         return UnreadableTraceError(notice)
 
     def has(self, table: str, *columns: str) -> bool:
-        """Return whether there is such a table with all these columns."""
+        """Return whether the table exists with all these columns."""
         return table in self._columns and self._columns[table].issuperset(columns)
 
     def rows(self, query: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
-        """Return the rows of a query."""
         try:
             return self._database.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
             raise self.fail("damaged_export", f"the database is damaged ({error}); {_AGAIN}") from None
-        except UnicodeDecodeError:  # in SQLite's own words about it
+        except UnicodeDecodeError:  # in SQLite's own error text
             raise self.fail("damaged_export", f"the database is damaged; {_AGAIN}") from None
 
     def whole(self, value: object) -> int:
-        """Return a value that must be a whole number of 64 bits."""
-        if type(value) is not int:  # SQLite keeps in any column whatever it was given
-            raise self.fail("damaged_export", f"holds {str(value)[:20]!r} where a number must be; {_AGAIN}")
+        """Return `value`, which must be a 64-bit integer; raise if it is not."""
+        if type(value) is not int:  # any SQLite column can hold a value of any type
+            raise self.fail("damaged_export", f"holds {str(value)[:20]!r} instead of a number; {_AGAIN}")
         return value
 
     def integers(
         self, table: str, required: Sequence[str], optional: Sequence[str] = (), where: str = "1"
     ) -> dict[str, Column]:
-        """Return integer columns of a table in the order of its rows; `UNKNOWN` for null and for absent ones."""
+        """Return integer columns of a table in row order; `UNKNOWN` for null values and for missing columns."""
         if table not in self._columns:
             return {name: np.zeros(0, np.int64) for name in (*required, *optional)}
         missing = [name for name in required if name not in self._columns[table]]
@@ -89,7 +87,7 @@ class Export:
         try:
             values = np.array(rows, np.int64).reshape(len(rows), len(present))
         except (ValueError, TypeError, OverflowError):
-            raise self.fail("damaged_export", f"table {table} holds no numbers where it must; {_AGAIN}") from None
+            raise self.fail("damaged_export", f"table {table} holds values that are not numbers; {_AGAIN}") from None
         found = {name: values[:, index] for index, name in enumerate(present)}
         absent = np.full(len(rows), UNKNOWN)
         return {name: found.get(name, absent) for name in (*required, *optional)}
@@ -108,14 +106,14 @@ class Export:
         return found
 
     def codes(self, table: str, known: Mapping[str, int]) -> dict[str, int]:
-        """Return the numbers of an `ENUM_` table by name, the known ones where the export lacks the table."""
+        """Return the numbers of an `ENUM_` table by name; the known numbers if the export lacks the table."""
         if not self.has(table, "id", "name"):
             return dict(known)
         found = {str(name): self.whole(number) for number, name in self.rows(f"SELECT id, name FROM {table}")}
         return {name: found.get(name, number) for name, number in known.items()}
 
     def variable(self, name: str) -> int | None:
-        """Return one whole number out of the target's environment; no other variable is looked at."""
+        """Return one integer from the target's environment; no other variable is read."""
         if not self.has("META_DATA_CAPTURE", "name", "value"):
             return None
         rows = self.rows(
@@ -127,7 +125,7 @@ class Export:
 
     @property
     def schema(self) -> str:
-        """The export's schema version, `unknown` where it states none."""
+        """The export's schema version, `unknown` if it states none."""
         return self.metadata.get("EXPORT_SCHEMA_VERSION", "unknown")
 
     @property
@@ -137,13 +135,13 @@ class Export:
 
     @property
     def newer(self) -> bool:
-        """Whether the schema is of a major version that this reader was not written for."""
+        """Whether the schema has a newer major version than this reader was written for."""
         major = self.schema.partition(".")[0]
         return major.isdecimal() and int(major) > KNOWN_MAJOR
 
     @property
     def session_start(self) -> int | None:
-        """When the session began (Unix ns), None where the export does not say."""
+        """When the session began (Unix ns), None if the export does not say."""
         if not self.has("TARGET_INFO_SESSION_START_TIME", "utcEpochNs"):
             return None
         rows = self.rows("SELECT utcEpochNs FROM TARGET_INFO_SESSION_START_TIME")
@@ -151,19 +149,20 @@ class Export:
 
     @property
     def origin(self) -> int | None:
-        """What has to be added to a time of the export to get Unix nanoseconds, None when that is not known.
+        """The value to add to the export's times to get Unix nanoseconds, None if unknown.
 
-        A time-normalised export has its times shifted by the session's start already, others by what was asked for.
+        The times of a time-normalised export are already shifted by the session's start, those of others by the shift
+        that was requested at export.
         """
         shift = self.metadata.get("EXPORT_CONFIG_TIME_SHIFT", "")
         start = self.session_start
         if start is not None and re.fullmatch(r"-?\d+", shift):
-            return start - int(shift)  # of a normalised export: the session's start
+            return start - int(shift)  # in a normalised export the shift is the session's start
         return 0 if self.metadata.get("EXPORT_PARAM_TIME_NORMALIZE") == "true" else start
 
     @property
     def sms(self) -> int | None:
-        """How many SMs each GPU has; None where the export does not say, or the host's GPUs differ."""
+        """The number of SMs of each GPU; None if the export does not say, or if the host's GPUs differ."""
         if not self.has("TARGET_INFO_GPU", "smCount"):
             return None
         found = {row[0] for row in self.rows("SELECT smCount FROM TARGET_INFO_GPU")}
@@ -171,14 +170,14 @@ class Export:
         return count if type(count) is int and count > 0 else None
 
     def _check_file(self, path: Path) -> None:
-        """Refuse what is no whole database: SQLite itself would notice only when it gets to the missing pages."""
+        """Refuse an incomplete database: SQLite itself would notice only when it reaches the missing pages."""
         with path.open("rb") as file:
             head = file.read(100)
         size = path.stat().st_size
         if size == 0:
             raise self.fail("empty_file", f"is empty; {_AGAIN}")
         if not head.startswith(_MAGIC):
-            raise self.fail("not_an_export", f"is no SQLite export of Nsight Systems; {_AGAIN}")
+            raise self.fail("not_an_export", f"is not an SQLite export of Nsight Systems; {_AGAIN}")
         page = int.from_bytes(head[16:18], "big")
         expected = int.from_bytes(head[28:32], "big") * (page if page > 1 else 65536)
         if size < expected:
@@ -195,5 +194,5 @@ class Export:
                 query = f"SELECT name, value FROM {table} WHERE name IN ({marks})"
                 return {str(name): str(value) for name, value in self.rows(query, METADATA)}
         if not self.has("StringIds", "id", "value"):
-            raise self.fail("not_an_export", f"is a database, but no export of Nsight Systems; {_AGAIN}")
+            raise self.fail("not_an_export", f"is a database, but not an export of Nsight Systems; {_AGAIN}")
         return {}

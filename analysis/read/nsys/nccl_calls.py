@@ -1,4 +1,4 @@
-"""Which NCCL call launched each communication kernel of an export, and what the call says of it."""
+"""Finds the NCCL call that launched each communication kernel of an export, and adds what the call says about it."""
 
 import msgspec
 import numpy as np
@@ -9,7 +9,7 @@ from rankscope.analysis.read.rank_trace import launch_of
 
 
 class NcclCalls(msgspec.Struct, kw_only=True):
-    """NCCL's collective calls of one process in order of time."""
+    """The NCCL collective calls of one process in order of time."""
 
     start: Column
     end: Column
@@ -18,14 +18,14 @@ class NcclCalls(msgspec.Struct, kw_only=True):
     kinds: list[str]
     group: Column
     size: Column
-    words: list[str]  # of kernels
+    words: list[str]  # names of kernels
 
 
 def describe(device: Table, launches: Table, calls: NcclCalls) -> Table:
-    """Give each communication kernel the NCCL call around its launch; sizes are the call's own message size.
+    """Give each communication kernel the NCCL call around its launch. Sizes are the call's own message size.
 
-    A kernel launched at the end of a group (ncclGroupEnd) lies in no call: if calls and kernels are equally many and
-    of the same kinds, their order decides.
+    A kernel launched at the end of a group (ncclGroupEnd) is not inside any call. If there are as many calls as kernels
+    and their kinds agree in order, they are paired by order.
     """
     is_comm = np.array([is_communication(word) for word in calls.words] + [False])
     rows = np.flatnonzero((device["activity"] == KERNEL) & is_comm[device["name"]])
@@ -46,7 +46,7 @@ def describe(device: Table, launches: Table, calls: NcclCalls) -> Table:
 
 
 def _around(kernels: Table, launches: Table, calls: NcclCalls) -> tuple[Column, Column]:
-    """Return for each kernel (when it was launched, the call that this lies in), `UNKNOWN` and -1 without one."""
+    """Return for each kernel (its launch time or `UNKNOWN`, the call around that time or -1)."""
     launch = launch_of(kernels["correlation"], launches)
     if not len(launches):
         return np.full(len(kernels), UNKNOWN), launch

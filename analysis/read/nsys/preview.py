@@ -1,4 +1,4 @@
-"""A look into an export of Nsight Systems, without reading it whole: a path in, its processes and their time out."""
+"""Looks into an export of Nsight Systems without reading it completely: which processes it holds, and their time."""
 
 from pathlib import Path
 
@@ -11,16 +11,16 @@ from rankscope.analysis.read.nsys.ranges import read_ranges
 
 
 class Glance(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be said of an export at once: which processes trained, and when."""
+    """What a quick look at an export tells: which processes trained, and when."""
 
-    processes: list[int]  # upper part of their global ids
+    processes: list[int]  # the upper part of their global ids
     session_start: int | None  # Unix ns
-    window: tuple[int, int] | None  # first and last event, ns on its own clock
-    comparable: bool  # whether that clock is Unix time
+    window: tuple[int, int] | None  # first and last event (ns), Unix time if `comparable`
+    comparable: bool  # whether `window` is in Unix time
 
 
 def glance(path: Path, label: str, steps: str | None = None) -> Glance:
-    """Look into an export without reading it whole; raises like `read`."""
+    """Look into an export without reading it completely; raises the same errors as `reader.read`."""
     export = Export(path, label)
     try:
         table = next((name for name in (KERNELS, GRAPHS) if export.has(name, "globalPid", "start", "end")), None)

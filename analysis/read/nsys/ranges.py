@@ -1,7 +1,7 @@
-"""NVTX ranges of an export: their names, the steps among them, and what NCCL's own ranges carry.
+"""Reads the NVTX ranges of an export: their names, which of them are steps, and the payload of NCCL's own ranges.
 
-Comes in: an `Export`. Goes out: one `Ranges` table of all processes, named as the rest of the analysis expects: a step
-is `ProfilerStep#N`, a wait for the loader is `data_wait`, a range of another domain is `domain:name`.
+Input: an `Export`. Output: one `Ranges` table of all processes, with the names that the rest of the analysis expects: a
+step is `ProfilerStep#N`, a wait for the data loader is `data_wait`, a range of another domain is `domain:name`.
 """
 
 import re
@@ -19,7 +19,7 @@ from rankscope.conf.contract import DATA_WAIT
 NCCL = "NCCL"
 _EVENTS = {"NvtxPushPopRange": 59, "NvtxStartEndRange": 60, "NvtxDomainCreate": 75}
 _PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
-# Names of steps, the first kind that occurs decides. A number in the name or an integer payload is the step's number.
+# Names of steps; the first pattern that occurs decides. The step's number is in the name or in an integer payload.
 _STEPS = (
     re.compile(r"ProfilerStep\s*#(\d+)"),
     re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?)[ _#:-]*(\d+)", re.IGNORECASE),
@@ -29,11 +29,10 @@ _STEPS = (
 _DATA_WAIT = re.compile(
     r"data|(?:data|batch)[ _-]?(?:wait|load(?:er|ing)?|fetch)|(?:load|next|get|fetch)[ _-]?(?:batch|data)"
 )
-_OF_NCCL = "nccl"
 
 
 class Ranges(msgspec.Struct, kw_only=True):
-    """Push/pop and start/end ranges, one entry a range; times relative to the export's origin (ns)."""
+    """Push/pop and start/end ranges, one entry per range; times relative to the export's origin (ns)."""
 
     start: Column
     end: Column  # UNKNOWN: still open
@@ -42,13 +41,13 @@ class Ranges(msgspec.Struct, kw_only=True):
     is_step: Column
     is_wait: Column
     collective: list[str | None]  # for NCCL's ranges: the function called
-    communicator: list[str | None]  # and what its payload says, where the export holds it
+    communicator: list[str | None]  # from the payload of NCCL's ranges, if the export holds it
     message_bytes: Column
     notices: list[Notice] = []
 
 
 def read_ranges(export: Export, pattern: str | None) -> Ranges:
-    """Read the ranges; `pattern` names the steps (a name or a regular expression), else they are recognised."""
+    """Read the ranges. `pattern` names the steps (a name or a regular expression); otherwise they are recognised."""
     codes = export.codes("ENUM_NSYS_EVENT_TYPE", _EVENTS)
     kinds = f"eventType IN ({codes['NvtxPushPopRange']}, {codes['NvtxStartEndRange']})"
     required = ("start", "end", "globalTid")
@@ -91,14 +90,14 @@ def read_ranges(export: Export, pattern: str | None) -> Ranges:
 
 
 def _texts(export: Export, where: str) -> list[str]:
-    """Return the name of each range: its own text, or the registered string."""
+    """Return the name of each range: its own text, or its registered string."""
     registered = "(SELECT value FROM StringIds WHERE id = textId)" if export.has("NVTX_EVENTS", "textId") else "NULL"
     text = f"COALESCE(text, {registered}, '')" if export.has("NVTX_EVENTS", "text") else f"COALESCE({registered}, '')"
     return [str(value) for (value,) in export.rows(f"SELECT {text} FROM NVTX_EVENTS WHERE {where} ORDER BY rowid")]
 
 
 def _domains(export: Export, event: int) -> dict[tuple[int, int], str]:
-    """Return the domains' names by (process, id): ids count in each process anew."""
+    """Return the names of the domains by (process, id), because each process numbers its domains from the start."""
     where = f"eventType = {event}"
     columns = export.integers("NVTX_EVENTS", ("globalTid", "domainId"), (), where)
     keys = zip((columns["globalTid"] >> 24).tolist(), columns["domainId"].tolist(), strict=True)
@@ -117,7 +116,7 @@ def _step_numbers(
     of_nccl: Column,
     pattern: str | None,
 ) -> tuple[Column, list[Notice]]:
-    """Return the step's number of each range, `UNKNOWN` for what is no step."""
+    """Return the step number of each range, `UNKNOWN` if it is not a step."""
     result = np.full(len(texts), UNKNOWN)
     chosen: list[tuple[int, re.Match[str]]] = []
     for expression in [re.compile(pattern)] if pattern is not None else _STEPS:
@@ -146,7 +145,7 @@ def _step_numbers(
     for process in np.unique(columns["globalTid"][rows] >> 24).tolist():  # each process counts from 0
         own = rows[columns["globalTid"][rows] >> 24 == process]
         result[own[np.argsort(columns["start"][own], kind="stable")]] = np.arange(len(own))
-    text = f"{export.label}: the ranges {full[unnumbered[0]]!r} carry no number; steps are counted from 0"
+    text = f"{export.label}: the ranges {full[unnumbered[0]]!r} have no number; steps are counted from 0"
     return result, [Notice(kind="steps_counted", level="info", file=export.label, message=text)]
 
 
@@ -157,7 +156,7 @@ _COMMUNICATOR, _SIZE = "NCCL communicator ID", "Message size [bytes]"
 
 
 def _payloads(export: Export, where: str, of_nccl: Column) -> tuple[list[str | None], Column]:
-    """Return (communicator, bytes) that NCCL attached to each of its ranges, where the export holds the payload."""
+    """Return (communicator, bytes) that NCCL attached to each of its ranges, if the export holds the payload."""
     communicator: list[str | None] = [None] * len(of_nccl)
     size = np.full(len(of_nccl), UNKNOWN)
     schemas = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
@@ -176,7 +175,8 @@ def _payloads(export: Export, where: str, of_nccl: Column) -> tuple[list[str | N
         body = blob[begin if _HEADER.size <= begin < len(blob) else _HEADER.size :][:length]
         found = {name: _field(body, offsets.get((schema, name))) for name in (_COMMUNICATOR, _SIZE)}
         identity, amount = found[_COMMUNICATOR], found[_SIZE]
-        communicator[row] = None if identity is None else f"{identity & 0xFFFFFFFF:08x}"  # a hash: half of it will do
+        # The id is a hash, of which half is enough.
+        communicator[row] = None if identity is None else f"{identity & 0xFFFFFFFF:08x}"
         if amount is not None and amount < 1 << 62:
             size[row] = amount
     return communicator, size

@@ -1,9 +1,9 @@
-"""Reader of Nsight Systems' SQLite exports: one process of a file in, a `RankTrace` out.
+"""Reads Nsight Systems' SQLite exports: one process of a file in, a `RankTrace` out.
 
-The tables are those of the Kineto reader, so everything after it is one code. Launches are the CUDA API's calls,
-annotations are NVTX ranges; a communication kernel takes its kind and size from the NCCL range around its launch.
-Without a GPU nothing but NVTX is recorded: the ranges inside a step then stand for the host's work, and collectives
-are not seen at all.
+The tables are those of the Kineto reader, so all later stages use the same code. Launches are the CUDA API calls,
+annotations are NVTX ranges. A communication kernel takes its kind and size from the NCCL range around its launch.
+Without a GPU only NVTX is recorded: the ranges inside a step then stand for the host's work, and collectives are not
+visible at all.
 """
 
 import re
@@ -39,10 +39,10 @@ _VERSION = re.compile(r"_v\d+(?:_ptsz|_ptds)?$")
 
 
 def read(path: Path, label: str | None = None, steps: str | None = None, process: int | None = None) -> RankTrace:
-    """Read one process of an export, which notices call `label`; `steps` names the ranges that are steps.
+    """Read one process of an export, named `label` in notices; `steps` names the ranges that are steps.
 
-    Without `process` the export's only one, or that with the most GPU work. Raises `UnreadableTraceError` when it
-    gives no numbers at all.
+    If `process` is None, read the only process, or the one with the most GPU work. Raises `UnreadableTraceError` if
+    the file gives no numbers at all.
     """
     export = Export(path, label or path.name)
     try:
@@ -52,7 +52,7 @@ def read(path: Path, label: str | None = None, steps: str | None = None, process
 
 
 class _Reader:
-    """The tables of one export, of all its processes."""
+    """Reads the tables of one export, for all its processes."""
 
     def __init__(self, export: Export, steps: str | None) -> None:
         self._export = export
@@ -61,10 +61,10 @@ class _Reader:
         self._ranges = read_ranges(export, steps)
         self._origin = export.origin
         if export.newer:
-            text = f"schema {export.schema} is newer than {KNOWN_MAJOR}.x, which this rankscope knows; read by names"
+            text = f"schema {export.schema} is newer than the known {KNOWN_MAJOR}.x; read by table and column names"
             self._note("newer_schema", text)
         if self._origin is None:
-            self._note("no_session_start", "does not say when its session began; ranks are compared by collectives")
+            self._note("no_session_start", "does not say when its session began; clocks are aligned by collectives")
 
     def trace(self, process: int | None) -> RankTrace:
         """Return the tables of one process."""
@@ -112,8 +112,8 @@ class _Reader:
             count = len(graphs["start"])
             self._note(
                 "graph_kernels_missing",
-                f"{count} CUDA graphs were recorded as a whole, kernels and collectives inside them are not told "
-                "apart; record with --cuda-graph-trace=node",
+                f"{count} CUDA graphs were recorded as one piece each: their kernels and collectives cannot be "
+                "distinguished; record with --cuda-graph-trace=node",
                 count=count,
             )
         demangled, short = kernels["demangledName"], kernels["shortName"]
@@ -160,7 +160,7 @@ class _Reader:
         return Table({name: columns[name] for name in LAUNCH_COLUMNS}), calls["globalTid"] >> PROCESS_BITS
 
     def _host(self, *, with_device: bool) -> tuple[Table, Column]:
-        """Return the ranges; without a GPU those inside a step count as the host's work, not as annotations."""
+        """Return the ranges. Without a GPU, those inside a step count as the host's work, not as annotations."""
         ranges = self._ranges
         process = ranges.thread >> PROCESS_BITS
         count = len(ranges.names)
@@ -189,7 +189,7 @@ class _Reader:
         return self._word(ids, found)
 
     def _word(self, values: Column, words: dict[int, str], other: str | None = None, form: str = "{}") -> Column:
-        """Return the codes of `words[value]`, formatted; of `other` where there is no such word."""
+        """Return the codes of `words[value]`, formatted with `form`; the code of `other` if there is no such word."""
         distinct, index = np.unique(values, return_inverse=True)
         texts = [form.format(words[value]) if value in words else other for value in distinct.tolist()]
         return self._codes["name"].encode(texts)[index] if len(values) else np.zeros(0, np.int32)
@@ -250,7 +250,7 @@ _ACTIVITIES = (KERNEL, KERNEL, MEMCPY, MEMSET)
 
 
 def _inside_steps(ranges: Ranges) -> Column:
-    """Return which ranges lie inside a step of their thread and are no wait for the loader."""
+    """Return which ranges are inside a step of their thread and are not a wait for the data loader."""
     steps = np.flatnonzero(ranges.is_step)
     steps = steps[np.lexsort([ranges.start[steps], ranges.thread[steps]])]
     inside = np.zeros(len(ranges.names), bool)

@@ -1,7 +1,7 @@
-"""Reports of Nsight Systems before and after they are read: exported, told apart, and their communicators' ranks.
+"""Prepares Nsight Systems reports for reading: exports them, and splits them into one source per training process.
 
-Comes in: the sources that were found. Goes out: one source a process that trained, of one job. Exports are written
-beside their reports, where nsys itself puts them.
+Input: the sources that were found. Output: one source per process that trained, all of one job. Exports are written
+next to their reports, where nsys itself puts them.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from rankscope.analysis.read.nsys.preview import Glance
 from rankscope.analysis.read.sources import Source, Sources
 from rankscope.conf import nsys_tool
 
-_APART_NS = 10 * 10**9  # between the windows of two ranks: more is no clock's error, but another job
+_APART_NS = 10 * 10**9  # a larger gap between the windows of two ranks is another job, not a clock error
 
 
 def expand(found: Sources, steps: str | None) -> Sources:
-    """Export what is a report, and give each process of a report a source of its own.
+    """Export the reports, and give each process of a report its own source.
 
-    Raises `AnalysisError` for the same report twice and for reports of two jobs.
+    Raises `AnalysisError` if a report is given twice, or if the reports belong to two jobs.
     """
     if not any(source.nsys for source in found.files):
         return found
@@ -56,22 +56,23 @@ def expand(found: Sources, steps: str | None) -> Sources:
 
 
 def _ranks(files: Sequence[Source]) -> int | None:
-    """Return how many ranks there seem to be: a report does not say, so those at hand, unless numbers are missing."""
+    """Return how many ranks there seem to be: a report does not say, so count those found if no number is missing."""
     stated = {source.rank_from_name if source.rank is None else source.rank for source in files}
     return len(stated) if stated == set(range(len(stated))) else None
 
 
 def _exported(source: Source) -> Source:
-    """Return the source of the export, made where there is none yet."""
+    """Return the source of the export; create the export if there is none yet."""
     path = source.path
     if path.suffix == ".sqlite":
         return source
     if path.suffix == ".qdstrm":
-        text = f"{source.label}: a raw recording, whose nsys found no importer; QdstrmImporter -i FILE makes a report"
+        text = f"{source.label}: a raw recording, because nsys found no importer; QdstrmImporter -i FILE makes a report"
         raise UnreadableTraceError(_notice("unfinished_report", source, text))
     program = nsys_tool.find()
     if program is None:
-        text = f"{source.label}: needs nsys to be read, which is not here; where it is: nsys export -t sqlite FILE"
+        text = f"{source.label}: cannot be read without nsys, which is not installed here; on a host that has it: "
+        text += "nsys export -t sqlite FILE"
         raise UnreadableTraceError(_notice("nsys_not_found", source, text))
     target = path.with_suffix(".sqlite")
     error = nsys_tool.export(program, path, target)
@@ -87,13 +88,13 @@ def _notice(kind: str, source: Source, message: str) -> Notice:
 
 
 def _processes(source: Source, glance: Glance, notices: list[Notice]) -> list[Source]:
-    """Return a source for each process; in a report around torchrun the order of pids stands for the ranks'."""
+    """Return a source for each process; in one report around torchrun, the order of pids stands for the ranks."""
     if len(glance.processes) < 2:
         return [source]
     pids = [process & 0xFFFFFF for process in glance.processes]
     text = (
         f"{source.label}: holds {len(pids)} processes that trained; taken as ranks 0 to {len(pids) - 1} in the order "
-        "of their pids; one report a rank says it surely"
+        "of their pids; record one report per rank to be sure"
     )
     notices.append(Notice(kind="rank_from_pid", file=source.label, message=text, details={"pids": pids}))
     return [
@@ -113,11 +114,12 @@ def _check_twice(glances: Sequence[tuple[Source, Glance]]) -> None:
 
 
 def _check_one_job(glances: Sequence[tuple[Source, Glance]]) -> None:
-    """Refuse reports whose windows lie apart: ranks of one job record the same steps at the same time."""
+    """Refuse reports whose windows are far apart: ranks of one job record the same steps at the same time."""
     windows = [(*glance.window, source) for source, glance in glances if glance.window and glance.comparable]
     windows.sort(key=lambda item: item[0])
     for (_, end, source), (start, _, other) in pairwise(windows):
         if start - end > _APART_NS:
-            text = f"{source.label} and {other.label}: recorded {(start - end) * 1e-9:.0f} s apart, so by two jobs"
+            text = f"{source.label} and {other.label}: recorded {(start - end) * 1e-9:.0f} s apart, so they belong to "
+            text += "two jobs"
             text += "; give the reports of one"
             raise AnalysisError(text, [Notice(kind="mixed_jobs", level="error", file=other.label, message=text)])

@@ -21,6 +21,7 @@ from rankscope.analysis.show.timeline.sentences import TITLES, step_sentence, wh
 from rankscope.analysis.show.timeline.tiles import shares
 
 _BINS = 1400
+_HEADLINE = 105  # characters in a line of the headline
 _PIXELS = 24  # rows of pixels in a band
 _FEW = 8  # ranks up to which each gets its ranges and the joins of its collectives
 _JOINED = 60  # collectives up to which all are joined
@@ -36,19 +37,21 @@ def figure(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -
     """Return the picture of a step; of two recordings the steps lie under one another, each from its own start."""
     rows = [len(timeline.rows) + bool(timeline.folded) for timeline in timelines]
     heights = [_height(count) for count in rows]
-    drawn = Figure(figsize=(13, sum(heights) + 1.15 * len(timelines) + 0.9), layout="constrained")
+    names = [f"{timeline.name}: " if len(timelines) > 1 else "" for timeline in timelines]
+    titles = [fill(name + headline, _HEADLINE) for name, headline in zip(names, headlines, strict=True)]
+    more = 0.22 * sum(title.count("\n") for title in titles)
+    drawn = Figure(figsize=(13, sum(heights) + 1.15 * len(timelines) + 0.9 + more), layout="constrained")
     grid = drawn.add_gridspec(len(timelines), 2, width_ratios=[1, 0.13], height_ratios=heights, wspace=0.02)
     longest = max(end - start for start, end in (timeline.window(step) for timeline in timelines)) * 1e-6
-    for index, (timeline, headline) in enumerate(zip(timelines, headlines, strict=True)):
+    for index, (timeline, title) in enumerate(zip(timelines, titles, strict=True)):
         axes = drawn.add_subplot(grid[index, 0])
         _Panel(timeline, step, axes).draw(longest)
         if timeline.lateness.get(step):
             _lateness(timeline, step, drawn.add_subplot(grid[index, 1], sharey=axes))
-        name = f"{timeline.name}: " if len(timelines) > 1 else ""
         text = fill(step_sentence(timeline, step), 150)
         axes.set_title(text, loc="left", fontsize=10, color="#333333")
         axes.annotate(
-            name + headline,
+            title,
             (0, 1), (0, 22 + 12 * text.count("\n")),
             xycoords="axes fraction", textcoords="offset points", fontsize=13, fontweight="bold",
         )  # fmt: skip

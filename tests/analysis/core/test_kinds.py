@@ -2,7 +2,8 @@
 
 import pytest
 
-from rankscope.analysis.core.kinds import bus_factor, collective_kind, is_communication, is_launch, payload_bytes
+from rankscope.analysis.core.kinds import collective_kind, is_communication, is_launch, payload_bytes
+from rankscope.conf.contract import bus_factor
 
 KERNELS = {
     "ncclAllReduceRingLLKernel_sum_f32(ncclWorkElem)": "allreduce",  # NCCL 2.8

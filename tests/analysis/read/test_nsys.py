@@ -266,10 +266,10 @@ BAD = {
     truncated: "is cut off",
     scribbled: "export it again",
     zero_bytes: "is empty",
-    other_database: "no export of Nsight Systems",
-    text_file: "is no SQLite export",
+    other_database: "not an export of Nsight Systems",
+    text_file: "is not an SQLite export",
     same_twice: "the same report twice",
-    two_jobs: "recorded 3600 s apart, so by two jobs",
+    two_jobs: "recorded 3600 s apart, so they belong to two jobs",
     raw_recording: "QdstrmImporter",
 }
 

@@ -17,8 +17,6 @@ from rankscope.analysis.core.notices import UnreadableTraceError
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.read.decode import nanoseconds
 from rankscope.analysis.read.kineto import reader as kineto
-from rankscope.analysis.read.kineto.to_parquet import ingest
-from rankscope.analysis.read.rank_trace import RankTrace
 
 from .mutations import mutated, sources
 
@@ -134,15 +132,6 @@ def test_offsets_point_at_the_events() -> None:
         assert event["name"] == names[row]
 
 
-def test_ingest_gives_the_same(tmp_path: Path, fast: bool) -> None:
-    path = DATA / "traces" / "two_groups_w2" / "rank0.json.gz"
-    trace, stored = kineto.read(path, fast=fast), ingest(path, tmp_path, fast=fast)
-    assert isinstance(stored, RankTrace) and stored.rank == trace.rank
-    for part in ("device", "launches", "host"):
-        assert len(getattr(stored, part)) == len(getattr(trace, part))
-        assert values(getattr(stored, part)) == values(getattr(trace, part))
-
-
 def test_one_event_without_end_is_refused(tmp_path: Path, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from rankscope.analysis.read.kineto import events
 
@@ -204,8 +193,10 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
 def test_tables_are_written_without_pandas(tmp_path: Path) -> None:
     """It would cost more to import than a small analysis takes."""
     code = (
-        "import sys, pathlib; from rankscope.analysis.read.kineto.to_parquet import ingest; "
-        f"ingest(pathlib.Path({str(TRACES[0])!r}), pathlib.Path(sys.argv[1]), fast=False); "
+        "import sys, pathlib; from rankscope.analysis.core.parquet import write_table; "
+        "from rankscope.analysis.read.kineto.reader import read; "
+        f"trace = read(pathlib.Path({str(TRACES[0])!r}), fast=False); "
+        "write_table(pathlib.Path(sys.argv[1], 'host.parquet'), trace.host); "
         "print('pandas' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)

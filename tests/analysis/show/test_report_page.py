@@ -38,7 +38,7 @@ def test_report_of_a_run(width: int, run: Path, open_page: OpenPage) -> None:
     text = page.inner_text("main")
     assert page.inner_text("h1") == "<b>resnet"
     assert f"{summary['throughput']['samples_per_s']:.1f} samples/s" in text and "MFU" in text
-    assert "NOT in the plain pass" in text and "aten::" in text
+    assert "without a profiler" in text and "aten::" in text
     assert "rankscope run name=resnet2 model=resnet" in text and "NCCL: 2.28.9" in text and "model:" in page.content()
     assert page.get_by_role("img").count() == 2  # a stacked bar a rank, with its numbers as its name
     assert "compute 0.3" in (page.get_by_role("img").first.get_attribute("aria-label") or "")

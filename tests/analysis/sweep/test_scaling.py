@@ -102,7 +102,7 @@ def test_advice_names_the_knee_and_the_limit() -> None:
     lines = advice(points, target=0.8)
     assert any("stops growing at a batch of 16" in line for line in lines)
     assert any(
-        line.startswith("weak scaling, batch 32 a rank: efficiency falls under 80% at 4 ranks") for line in lines
+        line.startswith("weak scaling, batch 32 per rank: efficiency falls below 80% at 4 ranks") for line in lines
     )
 
 

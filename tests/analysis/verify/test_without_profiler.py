@@ -6,9 +6,7 @@ import pytest
 from rankscope.analysis.explain import findings
 from rankscope.analysis.explain.gain_limit import Room
 from rankscope.analysis.measure.loader import on_cpu
-from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.analysis.read.pass_steps import PassSteps
-from rankscope.analysis.verify.plain_pass import confirm
 
 from ..explain.made_facts import LIMITS, MS, activity, all_reduces, facts, found, late, steps, syncs
 
@@ -18,10 +16,10 @@ def test_what_profiling_added_is_not_promised() -> None:
         facts(steps(host_gap=[20, 20]), activity=activity(kernels=[1, 1], kernel_ns=[1, 1], launch_p50_ns=[2, 2]))
     )
     before = [case["host_bound_launch"]]
-    (after,) = findings.correct(before, 88.0, 12.0, None, LIMITS)
+    (after,) = findings.correct(before, 88.0, 12.0, False, LIMITS)
     assert (after.recoverable_ms, after.severity) == (8.0, "medium")
-    assert findings.correct(before, 82.0, 18.0, None, LIMITS) == []
-    (unknown,) = findings.correct(before, None, None, None, LIMITS)
+    assert findings.correct(before, 82.0, 18.0, False, LIMITS) == []
+    (unknown,) = findings.correct(before, None, None, False, LIMITS)
     assert unknown.severity == "medium" and unknown.evidence["under_the_profiler_only"]
     assert found(facts(overhead=1.151))["profiler_distorts"].severity == "low"
     assert found(facts(overhead=1.15)) == found(facts()) == {}
@@ -31,7 +29,7 @@ def test_no_fix_brings_more_than_the_plain_step_has_beside_computing_and_transfe
     """Traced, a step of 100 ms has 50 of stall. The plain step is 60: with 40 and 45 computed and 5 transferred, 10."""
     table = steps(data_stall=[50, 50], exposed_transfer=[5, 5], exposed_wait=[5, 0])
     before = [found(facts(table))["data_stall"]]
-    (after,) = findings.correct(before, 60.0, 40.0, None, LIMITS, Room(step_ms=60.0, steps=table))
+    (after,) = findings.correct(before, 60.0, 40.0, False, LIMITS, Room(step_ms=60.0, steps=table))
     assert (after.recoverable_ms, after.severity, after.evidence["traced_ms"]) == (10.0, "high", 50.0)
     room = Room(step_ms=60.0, steps=table)
     assert room.left("others' work", [1]) == 15.0, "the late rank mended, the others' 40 + 5 are left"
@@ -49,7 +47,7 @@ def test_what_profiling_added_is_taken_off_once() -> None:
     """Traced gaps of 12 ms and 4 behind waits, 8 added by the profiler: half of each is left."""
     waits = {"activity": activity(syncs=[1, 1], sync_idle_ns=[4 * MS, 4 * MS], kernel_ns=[9, 9]), "syncs": syncs(4)}
     before = findings.find(facts(steps(host_gap=[16, 16]), **waits), LIMITS)
-    after = {item.id: item.recoverable_ms for item in findings.correct(before, 92.0, 8.0, None, LIMITS)}
+    after = {item.id: item.recoverable_ms for item in findings.correct(before, 92.0, 8.0, False, LIMITS)}
     assert (after["host_gap"], after["sync_in_loop"]) == (6.0, 2.0)
 
 
@@ -84,21 +82,3 @@ def test_one_time_is_not_promised_twice_without_saying_so() -> None:
     case = findings.find(facts(steps(exposed_transfer=[10, 10], comm=[11, 11]), calls=all_reduces([10**8])), LIMITS)
     shared = {item.id: item.evidence.get("same_time_as") for item in findings.with_shared_time(case)}
     assert shared == {"exposed_comm": None, "no_overlap": "exposed_comm"}
-
-
-@pytest.mark.parametrize(("cause", "own_ms", "backward_ms", "expected"), [
-    ("host", 50.0, (43.0, 21.0), True),  # the other rank's backward pass lasts until the late one's gradients come
-    ("host", 50.0, (21.0, 21.0), False),
-    ("data", 80.0, (21.0, 21.0), True),  # its own wait for batches is longer
-    ("compute", 50.0, (21.0, 21.0), None),  # a slow backward pass does not show
-])  # fmt: skip
-def test_the_plain_pass_shows_a_late_rank_by_what_the_others_wait(
-    cause: str, own_ms: float, backward_ms: tuple[float, float], expected: bool | None
-) -> None:
-    names = ("forward_ns", "data_wait_ns", "launch_ns", "h2d_ns")
-    ranks = {
-        rank: {name: np.array([own * MS]) for name in names} | {"backward_ns": np.array([backward_ms[rank] * MS])}
-        for rank, own in enumerate((50.0, own_ms))
-    }
-    late_rank = Verdict(verdict="persistent", rank=1, cause=cause, lateness_ns=24 * MS)
-    assert confirm(late_rank, PassSteps(ranks=ranks, info={})) is expected

@@ -1,1 +1,1 @@
-"""The accelerated reader (numba): the same columns from the same bytes, or None for what is not plain JSON."""
+"""The accelerated reader (numba): the same columns from the same bytes, or None if the text is not plain JSON."""

@@ -1,8 +1,8 @@
-"""Second stage of the scanner: reads the event at a position that `scan_index` found into one row of int64.
+"""Second stage of the scanner: decodes the event at a position that `index` found into one row of int64.
 
-Comes in: a window, its positions, the table of wanted keys, the classes of categories, the symbols. Goes out: the
-scratch row, strings as codes of symbols, and which values are of another type than they must be. What is not certainly
-what it seems is `ODD`: the other reader then takes the whole window.
+Input: a window, its positions, the table of wanted keys, the classes of categories, the symbols. Output: the scratch
+row, strings as symbol codes, and a bit mask of values whose type is wrong. Anything ambiguous is `ODD`: the msgspec
+reader then takes the complete window.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ GOES_ON = -1
 _FIELD = layout.FIELD
 _PHASE, _CATEGORY, _DURATION = _FIELD["phase"], _FIELD["category"], _FIELD["duration"]
 _COUNT = len(layout.FIELDS)
-_LONGEST = 8796093022208 * 1000  # ns: 2**43 us, up to which the other reader's doubles are exact
+_LONGEST = 8796093022208 * 1000  # ns: 2**43 us, up to which the msgspec reader's doubles are exact
 _HAS_ESCAPES, _KEYS, _CLASSES = layout.HAS_ESCAPES, layout.KEYS, layout.CLASSES
 _EVENT_MULTIPLIER, _ARGUMENT_MULTIPLIER = layout.EVENT_MULTIPLIER, layout.ARGUMENT_MULTIPLIER
 
@@ -34,11 +34,11 @@ def _has_escape(base: Any, at: Any, end: Any) -> Any:
 
 @njit(inline="always")
 def _string(base: Any, at: Any, end: Any, entry: Any, scratch: Any, state: Any, table: Any) -> Any:
-    """Store a string value (`at` to `end` between the quotes); returns (status, mistyped bit)."""
+    """Store a string value (`at` to `end` between the quotes); return (status, bit of a wrong type)."""
     kind, field = entry & 255, entry >> 8
     if kind == layout.SYMBOL or kind == layout.CATEGORY:
         if kind == layout.CATEGORY and int64(scratch, _CATEGORY) != layout.UNKNOWN:
-            return layout.ODD, 0  # a second one
+            return layout.ODD, 0  # a second category
         code = symbol(base, at, end - at, table)
         if code < 0:
             return layout.REHASH, 0
@@ -50,7 +50,7 @@ def _string(base: Any, at: Any, end: Any, entry: Any, scratch: Any, state: Any, 
         c = byte(base, at) if end - at == 1 else 0
         escaped = int64(state, _HAS_ESCAPES) != 0 and _has_escape(base, at, end)
         if int64(scratch, _PHASE) != layout.UNKNOWN or c == 66 or c == 69 or escaped:
-            return layout.ODD, 0  # a second one, or half of a pair
+            return layout.ODD, 0  # a second phase, or half of a B/E pair
         put_int64(scratch, _PHASE, c)
         return GOES_ON, 0
     return (layout.ODD, 0) if kind == layout.ARGUMENTS else (GOES_ON, 1 << field)
@@ -58,7 +58,7 @@ def _string(base: Any, at: Any, end: Any, entry: Any, scratch: Any, state: Any, 
 
 @njit(inline="always")
 def _scalar(base: Any, at: Any, entry: Any, scratch: Any) -> Any:
-    """Store a number, true, false or null; returns (status, mistyped bit)."""
+    """Store a number, true, false or null; return (status, bit of a wrong type)."""
     kind, field = entry & 255, entry >> 8
     c = byte(base, at)
     if kind == layout.PHASE or kind == layout.CATEGORY:
@@ -81,7 +81,7 @@ def _scalar(base: Any, at: Any, entry: Any, scratch: Any) -> Any:
 
 @njit(inline="always")
 def _is_dead(scratch: Any, state: Any) -> Any:
-    """Return whether the event is certainly one that is not wanted."""
+    """Return whether the event is certainly not wanted."""
     phase, category = int64(scratch, _PHASE), int64(scratch, _CATEGORY)
     if phase != layout.UNKNOWN and phase != 88:
         return True
@@ -92,7 +92,7 @@ def _is_dead(scratch: Any, state: Any) -> Any:
 def event(
     base: Any, end: Any, positions: Any, count: Any, k: Any, scratch: Any, state: Any, table: Any
 ) -> Any:  # fmt: skip
-    """Read the event that begins at entry `k` into the scratch row; returns (status, entry behind it, mistyped)."""
+    """Decode the event that begins at entry `k` into the scratch row; return (status, next entry, wrong types)."""
     for field in range(_COUNT):
         put_int64(scratch, field, layout.UNKNOWN)
     keys, multiplier = int64(state, _KEYS), np.uint64(int64(state, _EVENT_MULTIPLIER))
@@ -124,7 +124,7 @@ def event(
             return layout.ODD, k, mistyped
         entry = lookup(base, p + 1, q - p - 1, keys, multiplier)
         if dead and entry & 255 != layout.PHASE and entry & 255 != layout.CATEGORY and entry & 255 != layout.ARGUMENTS:
-            entry = np.int64(-1)  # but what decides whether an event counts must not occur twice
+            entry = np.int64(-1)  # the keys that decide whether an event counts are still checked for duplicates
         c = byte(base, at)
         status, bit = GOES_ON, 0
         if c == 34:

@@ -1,8 +1,8 @@
-"""First stage of the scanner: where strings and brackets lie, and whether the text between them is JSON.
+"""First stage of the scanner: finds strings and brackets, and checks that the text between them is JSON.
 
-Comes in: the address of a window that begins at an event (or at white space before it), with 64 readable bytes after
-its end. Goes out: the positions of quotes and brackets, and the first place that is not certainly valid JSON, up to
-what the second stage checks. Rules between neighbouring tokens are bit operations on 64 bytes at a time.
+Input: the address of a window that begins at an event (or at white space before it), with 64 readable bytes after its
+end. Output: the positions of quotes and brackets, and the first place that is not certainly valid JSON, except for what
+the second stage checks. Rules between neighbouring tokens are bit operations on 64 bytes at a time.
 """
 
 from typing import Any
@@ -31,13 +31,13 @@ _ONE = np.uint64(1)
 _TOP = np.uint64(63)
 _NONE = np.uint64(0)
 
-# what `index` reports, by position in its `report`
+# What `index` reports, by position in `report`.
 ODD_AT, HAS_ESCAPES, HAS_HIGH_BYTES = 0, 1, 2
 
 
 @njit(inline="always")
 def _after(ends: Any, carry: Any, blank: Any) -> Any:
-    """Return the first byte after each of `ends` that is no white space, and whether one is still to come."""
+    """Return the first byte after each of `ends` that is not white space, and whether one is still to come."""
     following = (ends << _ONE) | carry
     inside = following & blank
     total = blank + inside
@@ -107,13 +107,13 @@ def _is_number(base: Any, at: Any, end: Any) -> Any:
     begin = i
     while _is_digit(byte(base, i)):
         i += 1
-    # three digits may be out of a double's range, which the other reader refuses
+    # Three exponent digits may exceed a double's range, which the msgspec reader refuses.
     return i > begin and i < begin + 3 and not _in_scalar(byte(base, i))
 
 
 @njit
 def _is_escape(base: Any, at: Any) -> Any:
-    """Return whether the escape at the backslash `at` is a plain one; surrogates are left to others."""
+    """Return whether the escape at the backslash `at` is a plain one; the msgspec reader handles surrogates."""
     c = byte(base, at + 1)
     if c == 117:  # u
         for k in range(2, 6):
@@ -126,13 +126,13 @@ def _is_escape(base: Any, at: Any) -> Any:
 
 @njit("int64(int64, int64, int64, int64)", cache=True, nogil=True)
 def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
-    """Write the positions of quotes, brackets, and scalars that follow a comma; returns how many there are."""
+    """Write the positions of quotes, brackets, and scalars that follow a comma; return how many there are."""
     count = 0
     odd_at = length
     in_string = escaped = has_escapes = high = _NONE
     p_scalar = p_exponent = p_digit = p_minus = p_sign = p_zero = p_dot = p_fraction = _NONE
     c_comma = c_colon = c_curly = c_quote = c_value = _NONE
-    c_square = _ONE  # the window stands after the array's bracket
+    c_square = _ONE  # the window begins after the array's opening bracket
     for i in range(0, length, 64):
         quote, backslash = _quotes(base, i), _backslashes(base, i)
         odd = _NONE
@@ -172,7 +172,7 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
         scalar = digit | letter | dot | minus | plus
         odd |= outside & ~(blank | comma | colon | curly | square | closing | scalar)
 
-        # neighbours: what may follow what
+        # Which token may follow which.
         before = (scalar << _ONE) | p_scalar
         begins = scalar & ~before
         opened, closed = quote & string, quote & ~string
@@ -188,14 +188,14 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
         odd |= after & ~(value | closing)
         after, c_quote = _after(closed, c_quote, blank)
         odd |= after & ~(comma | colon | closing)
-        # a scalar ends where the next byte is none of its own
+        # A scalar ends at the next byte that cannot belong to it.
         ended = (before & ~scalar) | (closing << _ONE) | c_value
         inside = ended & blank
         total = blank + inside
         odd |= ((total & ~blank) | (ended & ~blank)) & ~(comma | closing)
         c_value = (closing >> _TOP) | (_ONE if total < blank else _NONE)
 
-        # numbers without an exponent; with one, and words, one by one
+        # Numbers without an exponent; numbers with one, and words, are checked one by one below.
         exponent = _exponents(base, i) & letter
         after_exponent = (exponent << _ONE) | p_exponent
         odd |= plus & ~after_exponent
@@ -236,7 +236,7 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
 
 @njit("int64(int64, int64)", cache=True, nogil=True)
 def count_lines(base: Any, length: Any) -> Any:
-    """Return the number of line ends in the first `length` bytes (64 more must be readable)."""
+    """Return the number of line ends in the first `length` bytes; 64 more must be readable."""
     lines = 0
     whole = length - length % 64
     for i in range(0, whole, 64):

@@ -1,4 +1,4 @@
-"""The keys of an event that the scanner wants, as tables in which `scan_symbols.lookup` finds each at once."""
+"""The event keys that the scanner wants, as hash tables without collisions in which `symbols.lookup` finds them."""
 
 import itertools
 
@@ -38,7 +38,7 @@ _ARGUMENT_KEYS = {
 
 
 def key_tables() -> tuple[Column, list[int]]:
-    """Return the tables of an event's keys and of its arguments', one behind the other, and their multipliers."""
+    """Return the key tables of an event and of its arguments, concatenated, and their multipliers."""
     tables, multipliers = [], []
     for keys in (_EVENT_KEYS, _ARGUMENT_KEYS):
         entries = {key.encode(): kind + 256 * layout.FIELD[field] for key, (field, kind) in keys.items()}
@@ -49,7 +49,7 @@ def key_tables() -> tuple[Column, list[int]]:
 
 
 def _key_table(entries: dict[bytes, int]) -> tuple[Column, int]:
-    """Search a multiplier with which no two wanted keys meet in one slot."""
+    """Find a multiplier for which no two wanted keys share a slot, and build the table with it."""
     whole = (1 << 64) - 1
     parts = {key: (int.from_bytes(key[:8], "little"), int.from_bytes(key[-8:], "little")) for key in entries}
     for seed in itertools.count(1):

@@ -1,18 +1,18 @@
-"""What the parts of the scanner agree on: kinds of keys, ends of a scan, fields of an event, rows of the buffers."""
+"""What the scanner's stages share: kinds of keys, ends of a scan, fields of an event, rows of the buffers."""
 
 import numpy as np
 
-# Kinds of a wanted key; its entry in the table is kind + 256 * field.
+# Kinds of a wanted key. Its entry in the table is kind + 256 * field.
 INTEGER, NANOSECONDS, SHARE, SYMBOL, PHASE, CATEGORY, ARGUMENTS = range(7)
 # How a scan ended.
 END, CUT, ODD, FULL, REHASH, NEW_CATEGORY = range(6)
-# Fields of an event, in this order in the scratch row.
+# Fields of an event, in the order of the scratch row.
 FIELDS = (
     "phase", "category", "name", "start", "duration", "pid", "tid", "external_id", "external_id_before_1_12",
     "correlation", "device", "stream", "bytes", "occupancy", "sm_share", "collective", "in_nelems", "out_nelems",
     "group_size", "dtype", "group", "group_ranks", "seq",
 )  # fmt: skip
-# Classes of a category, its entry is class + 16 * (activity or annotation).
+# Classes of a category. Its entry is class + 16 * (activity or annotation).
 UNSEEN, SKIPPED, IS_DEVICE, IS_LAUNCH, IS_HOST = -1, 0, 1, 2, 3
 # The columns of the row buffers.
 DEVICE_ROW = (
@@ -23,15 +23,15 @@ LAUNCH_ROW = ("offset", "start", "duration", "name", "thread", "correlation")
 HOST_ROW = ("offset", "start", "duration", "name", "thread", "annotation", "external_id")
 COLLECTIVE_ROW = ("row", *FIELDS[FIELDS.index("collective") :])
 WIDTHS = (len(DEVICE_ROW), len(LAUNCH_ROW), len(HOST_ROW), len(COLLECTIVE_ROW), len(COLLECTIVE_ROW))
-SLOTS = 128  # of one table of keys: 6 words each
+SLOTS = 128  # of each key table
 SLOT_SHIFT = 57
 SLOT_WORDS = 6
 
 
 UNKNOWN = np.int64(np.iinfo(np.int64).min)
 FIELD = {name: number for number, name in enumerate(FIELDS)}
-# Where the scan keeps its state between calls: an array of int64.
+# The scan's state between calls, by position in an array of int64.
 AT_ENTRY, CUT_AT, KEYS, EVENT_MULTIPLIER, ARGUMENT_MULTIPLIER, CLASSES, CAPACITY, BASE_OFFSET, HAS_ESCAPES = range(9)
-OUT, ROWS = 9, 15  # of each of the row buffers
+OUT, ROWS = 9, 15  # the first of the addresses and of the row counts of the row buffers
 STATE = 20
-SCRATCH = len(FIELDS) + 6  # behind the fields: pid and tid as one key, and the last pid, tid, thread
+SCRATCH = len(FIELDS) + 6  # after the fields: pid and tid as one key, and the last pid, tid and thread

@@ -1,7 +1,7 @@
-"""The few machine operations that numba does not offer: raw loads and stores, and comparing 64 bytes at once.
+"""The few machine operations that numba lacks: raw loads and stores, and comparing 64 bytes at once.
 
-Comes in: addresses as integers, because array arguments to inlined helpers cost atomic reference counts. LLVM turns
-the vectors into whatever the processor has.
+Addresses are passed as integers, because array arguments to inlined helpers cost atomic reference counts. LLVM maps
+the vectors to whatever the processor has.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-WIDTH = 64  # bytes looked at together: one bit each in a 64-bit mask
+WIDTH = 64  # bytes compared at once: one bit each in a 64-bit mask
 _I64 = ir.IntType(64)
 
 
@@ -68,7 +68,7 @@ def _constant(value: int) -> Any:
 
 
 def _mask(test: Callable[[Any, Any], Any]) -> Any:
-    """Make a function (base, index) -> bits of the bytes among the next 64 for which `test` holds."""
+    """Make a function (base, index) -> mask of those of the next 64 bytes for which `test` holds."""
 
     @intrinsic
     def mask(context: Any, base: Any, index: Any) -> Any:
@@ -83,7 +83,7 @@ def _mask(test: Callable[[Any, Any], Any]) -> Any:
 
 
 def any_of(characters: bytes) -> Any:
-    """Mask of bytes that are one of `characters`."""
+    """Make a mask function for bytes that are one of `characters`."""
 
     def test(builder: Any, vector: Any) -> Any:
         found = None
@@ -96,7 +96,7 @@ def any_of(characters: bytes) -> Any:
 
 
 def between(first: int, last: int, *, fold_case: bool = False) -> Any:
-    """Mask of bytes in first..last; with `fold_case` upper-case letters count as lower-case ones."""
+    """Make a mask function for bytes in first..last; with `fold_case`, upper-case letters count as lower-case."""
 
     def test(builder: Any, vector: Any) -> Any:
         if fold_case:
@@ -118,5 +118,5 @@ def _unary(name: str, extra: Sequence[Any] = ()) -> Any:
     return operation
 
 
-lowest_bit = _unary("llvm.cttz.i64", [ir.Constant(ir.IntType(1), 1)])  # its position; the value must not be 0
+lowest_bit = _unary("llvm.cttz.i64", [ir.Constant(ir.IntType(1), 1)])  # position; the value must not be 0
 count_bits = _unary("llvm.ctpop.i64")

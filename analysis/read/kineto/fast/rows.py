@@ -1,7 +1,7 @@
-"""Third stage of the scanner: writes the events that `scan_events` reads as rows of int64, in one buffer a class.
+"""Third stage of the scanner: writes the events that `event` decodes as rows of int64, into one buffer per class.
 
-Comes in: a window, its positions, the table of wanted keys, the classes of categories, the symbols. Goes out: the rows,
-and how the scan ended: an event that is not certainly what it seems stops it (`ODD`).
+Input: a window, its positions, the table of wanted keys, the classes of categories, the symbols. Output: the rows, and
+how the scan ended: an ambiguous event stops it (`ODD`).
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ _OCCUPANCY, _SM_SHARE = _FIELD["occupancy"], _FIELD["sm_share"]
 _EXTERNAL, _EXTERNAL_OLD = _FIELD["external_id"], _FIELD["external_id_before_1_12"]
 _COUNT = len(layout.FIELDS)
 _KEY_PID, _KEY_TID, _LAST_PID, _LAST_TID, _LAST_THREAD = range(_COUNT, _COUNT + 5)
-# Fields whose type must be right, one bit each.
+# Fields whose type must be correct, one bit each.
 _ALWAYS = 1 << _NAME | 1 << _START | 1 << _DURATION | 1 << _COLLECTIVE
 _OF_COLLECTIVE = (1 << _COUNT) - (1 << _COLLECTIVE)
 _OF_THREAD = 1 << _PID | 1 << _TID
@@ -36,7 +36,7 @@ _AT_ENTRY, _CUT_AT, _FIELDS_OF_CALL = layout.AT_ENTRY, layout.CUT_AT, len(layout
 
 @njit(inline="always")
 def _thread(scratch: Any, table: Any) -> Any:
-    """Return the symbol of the pair (pid, tid); -1: the table must grow first."""
+    """Return the symbol of the pair (pid, tid), -1 if the table must grow first."""
     pid, tid = int64(scratch, _PID), int64(scratch, _TID)
     if pid == int64(scratch, _LAST_PID) and tid == int64(scratch, _LAST_TID):
         return int64(scratch, _LAST_THREAD)
@@ -66,7 +66,7 @@ def _external(scratch: Any) -> Any:
 
 @njit(nogil=True)
 def _put_device(scratch: Any, out: Any, cap: Any, row: Any, offset: Any, activity: Any, mistyped: Any) -> Any:
-    """Write a device row; returns whether every value is certain."""
+    """Write a device row; return whether every value is certain."""
     device, stream = int64(scratch, _DEVICE), int64(scratch, _STREAM)
     if device == layout.UNKNOWN:
         device = int64(scratch, _PID)
@@ -95,7 +95,7 @@ def _put_call(scratch: Any, out: Any, cap: Any, row: Any, of_row: Any) -> Any:
 
 @njit(nogil=True)
 def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> Any:
-    """Write the scratch row into the buffer of its class; returns how the scan goes on."""
+    """Write the scratch row into the buffer of its class; return how the scan continues."""
     category = int64(scratch, _CATEGORY)
     if int64(scratch, _PHASE) != 88 or category == layout.UNKNOWN:
         return GOES_ON
@@ -137,10 +137,10 @@ def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> An
 
 @njit("int64(int64, int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
 def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: Any, table: Any) -> Any:
-    """Eat whole events from the state's entry on; returns why it stopped.
+    """Read complete events, starting at the state's entry; return why the scan stopped.
 
-    An event counts when what follows it has been seen, so that a cut always lies at the beginning of an event: at
-    `CUT_AT`, from where the next window must begin.
+    An event counts only when the token after it has been seen, so that a cut is always at the beginning of an event: at
+    `CUT_AT`, where the next window must begin.
     """
     k = int64(state, _AT_ENTRY)
     cap = int64(state, _CAPACITY)
@@ -166,7 +166,7 @@ def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: A
             status = _put(scratch, state, table, int64(state, _BASE_OFFSET) + p, mistyped)
         if status != GOES_ON:
             return status
-    if begun:  # the last event may go on behind the window's end
+    if begun:  # the last event may continue after the window's end
         for kind in range(5):
             put_int64(state, _ROWS + kind, before[kind])
     return layout.CUT

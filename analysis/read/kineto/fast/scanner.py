@@ -1,7 +1,7 @@
 """The accelerated way to read events: windows of bytes in, columns out, no object per event. Needs numba.
 
-Comes in: a buffer that begins at an event. Goes out: the columns of its whole events, or None where anything in it is
-not certainly plain JSON: the caller then reads this buffer the other way, which knows all kinds of damage. Memory: one
+Input: a buffer that begins at an event. Output: the columns of its complete events, or None if anything in it is not
+certainly plain JSON. The caller then reads this buffer with msgspec, which handles all kinds of damage. Memory: one
 window, its rows, and one copy of each distinct string.
 """
 
@@ -23,9 +23,9 @@ from rankscope.analysis.read.kineto.fast.keys import key_tables
 from rankscope.analysis.read.rank_trace import CODED
 from rankscope.conf.user_cache import user_folder
 
-WINDOW = 2 << 20  # bytes: small enough to stay in the cache
-_PADDING = 64  # readable bytes behind a window
-_CAPACITY = 1 << 14  # rows of each class that are handed on at a time
+WINDOW = 2 << 20  # bytes: small enough for the CPU cache
+_PADDING = 64  # readable bytes after a window
+_CAPACITY = 1 << 14  # rows of each class that are returned at a time
 _ROWS = {"device": layout.DEVICE_ROW, "launches": layout.LAUNCH_ROW, "host": layout.HOST_ROW}
 _CLASS = {"device": layout.IS_DEVICE, "launches": layout.IS_LAUNCH, "host": layout.IS_HOST, None: layout.SKIPPED}
 
@@ -33,16 +33,16 @@ Block = dict[str, dict[str, Column]]
 
 
 class Scanned(NamedTuple):
-    """What was read of a buffer."""
+    """The result of scanning one buffer."""
 
     used: int  # bytes, up to the beginning of an event or the end of the array
-    lines: int  # line ends among them
+    lines: int  # line ends in these bytes
     ended: bool  # whether the array ended there
     blocks: list[Block]
 
 
 class Scanner:
-    """Scans the buffers of one file, one after another; `codes` are shared with the other way to read."""
+    """Scans the buffers of one file in order. Shares `codes` with the msgspec reader."""
 
     def __init__(self, codes: dict[str, Codes]) -> None:
         kernels()
@@ -60,7 +60,7 @@ class Scanner:
             self._state[layout.OUT + number] = _address(buffer)
 
     def scan(self, buffer: bytes, offset: int) -> Scanned | None:
-        """Read the whole events of `buffer`, which begins at byte `offset` of the file; None: it is not plain."""
+        """Read the complete events of `buffer`, which begins at byte `offset` of the file; None: not plain JSON."""
         index, scan, count_lines, _ = kernels()
         size = len(buffer)
         if len(self._window) < size + _PADDING:
@@ -96,7 +96,7 @@ class Scanner:
         return Scanned(used, count_lines(base, used), status == layout.END, blocks)
 
     def _block(self) -> Block:
-        """Copy the rows that were written, with the symbols as codes of their columns."""
+        """Copy the written rows, with symbols turned into the codes of their columns."""
         rows = self._state[layout.ROWS : layout.ROWS + 5].tolist()
         block: Block = {}
         for number, (part, names) in enumerate(_ROWS.items()):
@@ -113,7 +113,7 @@ class Scanner:
         return self._symbols.codes(name, values) if name in CODED else values.copy()
 
     def _calls(self, columns: Column, rows: int) -> dict[str, Column]:
-        """Spread the columns of collectives, which few rows have, over all rows."""
+        """Spread the collective columns, which only few rows have, over all rows."""
         spread: dict[str, Column] = {}
         for at, name in enumerate(layout.COLLECTIVE_ROW[1:], start=1):
             coded = name in CODED
@@ -123,7 +123,7 @@ class Scanner:
 
 
 class _Symbols:
-    """Every distinct string of a file once, as bytes; their codes in each column; the classes of categories."""
+    """Every distinct string of a file, stored once as bytes; its code in each column; the classes of categories."""
 
     def __init__(self, codes: dict[str, Codes]) -> None:
         self._codes = codes
@@ -139,16 +139,15 @@ class _Symbols:
 
     @property
     def address(self) -> int:
-        """Where the kernels find the table."""
+        """The table's address, for the kernels."""
         return _address(self._table)
 
     @property
     def classes_address(self) -> int:
-        """Where the kernels find the class of each symbol."""
+        """The address of each symbol's class, for the kernels."""
         return _address(self._classes)
 
     def grow(self) -> None:
-        """Make room for more symbols."""
         if self._table[5] * 2 > self._table[2]:
             self._size *= 4
         else:
@@ -171,15 +170,15 @@ class _Symbols:
         return self._arena[self._offsets[code] : self._offsets[code + 1]].tobytes()
 
     def text(self, code: int) -> str:
-        """Return a symbol as a string, its escapes resolved."""
+        """Return a symbol as a string, with its escapes resolved."""
         raw = self._raw(code)
         return msgspec.json.decode(b'"%b"' % raw, type=str) if b"\\" in raw else raw.decode("utf-8", "replace")
 
     def classify(self, code: int) -> None:
-        """Give a symbol, which is a category, its class."""
+        """Set the class of a symbol that is a category."""
         try:
             category = self.text(code)
-        except msgspec.DecodeError:  # a bad escape: this window is read the other way
+        except msgspec.DecodeError:  # a bad escape: the msgspec reader takes this window
             category = ""
         part = part_of(category)
         detail = DEVICE.get(category.lower(), 0) if part == "device" else int(category.lower() in ANNOTATION)
@@ -217,8 +216,8 @@ def kernels() -> list[Callable[..., Any]]:
     """Return the compiled functions `index`, `scan`, `count_lines` and `rehash`.
 
     numba is imported, and everything compiled, when the first trace is read, or before worker processes start. The
-    compiled code is kept in the user's cache folder, by the text of its sources: numba itself would look at one file
-    of them only. Where no folder can be written to, it is kept for this process and its workers.
+    compiled code is kept in the user's cache folder, keyed by a digest of all its source files, because numba itself
+    would check only one of them. If no folder is writable, it is kept for this process and its workers.
     """
     if not _kernels:
         import numba
@@ -231,7 +230,7 @@ def kernels() -> list[Callable[..., Any]]:
         config.CACHE_DIR = str(user_folder() / f"numba-{digest}")
         try:
             _kernels.extend(_compiled())
-        except RuntimeError:  # numba found no folder
+        except RuntimeError:  # numba found no writable folder
             config.CACHE_DIR = tempfile.mkdtemp(prefix="rankscope-numba-")
             _kernels.extend(_compiled())
         finally:
@@ -252,7 +251,7 @@ def _address(array: Column) -> int:
 
 
 def _is_utf8(text: bytes) -> bool:
-    """Return whether all characters are valid; the last one may be cut."""
+    """Return whether all characters are valid; the last one may be cut off."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(text)
     except UnicodeDecodeError:

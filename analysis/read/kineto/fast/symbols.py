@@ -1,4 +1,4 @@
-"""The scanner's small tools: wanted keys, symbols for strings, numbers, and containers that are passed over."""
+"""The scanner's small tools: finding wanted keys, symbols for strings, parsing numbers, skipping containers."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 @njit(inline="always")
 def _head(base: Any, at: Any, length: Any) -> Any:
-    """Return the first 8 bytes of a string as one number, zero beyond its end."""
+    """Return the first 8 bytes of a string as one number, zero after its end."""
     value = word(base, at)
     if length < 8:
         value &= (_ONE << np.uint64(8 * length)) - _ONE
@@ -34,7 +34,7 @@ def _head(base: Any, at: Any, length: Any) -> Any:
 
 @njit(inline="always")
 def lookup(base: Any, at: Any, length: Any, keys: Any, multiplier: Any) -> Any:
-    """Return the entry of a key, -1 for a key that is not wanted."""
+    """Return the entry of a key, -1 if it is not wanted."""
     first = _head(base, at, length)
     last = word(base, at + length - 8) if length > 8 else np.uint64(0)
     slot = np.int64(((first ^ (last * np.uint64(31)) ^ np.uint64(length)) * multiplier) >> np.uint64(SLOT_SHIFT))
@@ -48,7 +48,7 @@ def lookup(base: Any, at: Any, length: Any, keys: Any, multiplier: Any) -> Any:
 
 @njit
 def symbol(base: Any, at: Any, length: Any, table: Any) -> Any:
-    """Return the code of a string; new ones are stored. -1: the table must grow first.
+    """Return the code of a string, storing it if it is new; -1: the table must grow first.
 
     `table` holds addresses and sizes: hashes, codes, mask, arena, offsets, count, bytes used.
     """
@@ -95,7 +95,7 @@ def _same(base: Any, at: Any, arena: Any, start: Any, length: Any) -> Any:
 
 @njit(inline="always")
 def number(base: Any, at: Any, kind: Any) -> Any:
-    """Return (value, whether it is exact): an integer as it is, microseconds as nanoseconds."""
+    """Return (value, whether it is exact): integers unchanged, microseconds as nanoseconds."""
     i = at
     negative = byte(base, i) == 45
     if negative:
@@ -132,7 +132,7 @@ def number(base: Any, at: Any, kind: Any) -> Any:
 
 @njit(inline="always")
 def share(base: Any, at: Any) -> Any:
-    """Return (value, whether it is exact): a share, at most 1, in parts of `WHOLE`."""
+    """Return (value, whether it is exact): a share, at most 1, as an integer in units of 1 / `WHOLE`."""
     i, value, beyond = at, np.int64(0), False
     c = byte(base, i)
     while c >= 48 and c <= 57:
@@ -157,7 +157,7 @@ def share(base: Any, at: Any) -> Any:
 
 @njit(inline="always")
 def blank(base: Any, at: Any, end: Any) -> Any:
-    """Return the first place from `at` on that is no white space."""
+    """Return the first position from `at` on that is not white space."""
     while byte(base, at) <= 32 and at < end:
         at += 1
     return at
@@ -165,8 +165,8 @@ def blank(base: Any, at: Any, end: Any) -> Any:
 
 @njit
 def skip(base: Any, positions: Any, k: Any, count: Any, end: Any) -> Any:
-    """Return the index behind the container that begins at entry `k`; -1: it does not end here, -2: it is odd."""
-    kinds = np.uint64(0)  # one bit a level: 1 an object
+    """Return the entry after the container that begins at entry `k`; -1: it does not end here, -2: it is odd."""
+    kinds = np.uint64(0)  # one bit per level: 1 means an object
     depth = 0
     while True:
         if k >= count:
@@ -182,7 +182,8 @@ def skip(base: Any, positions: Any, k: Any, count: Any, end: Any) -> Any:
             k += 1
             if (byte(base, after) == 58) != in_object:
                 return np.int64(-2)
-            if in_object:  # its value: a string here, a scalar has no entry, a container comes next
+            # The key's value: handle a string here; a scalar has no entry, a container comes next.
+            if in_object:
                 after = blank(base, after + 1, end)
                 if byte(base, after) == 34:
                     if k + 1 >= count:

@@ -1,0 +1,132 @@
+"""Steps far from the usual one: how much of the job they take, on which rank, in which part, and how regularly.
+
+Comes in: the plain `Window`. Goes out: `SlowSteps`, None if every step is usual. A step is slow if the job's step (the
+median over ranks) is more than `slow_step` times the usual one, which is the median step.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.table import Column
+from rankscope.analysis.job.window import Matrix, Window
+from rankscope.conf import PassDir
+from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
+
+Place = Literal["waiting for the loader", "the host", "copies to the device", "forward", "backward", "optimizer"]
+
+
+class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
+    """The slow steps of a window; times in ms."""
+
+    steps: list[int]
+    ranks: list[int]  # on which the time is lost; every rank if the recording cannot tell
+    waiting: list[int]  # which wait for them
+    place: Place | None
+    usual_ms: float
+    slow_ms: float  # median of the slow steps
+    lost_ms: float  # mean per step: what the slow steps take beyond the usual
+    mean_ms: float
+    share: float  # of the window's time: lost_ms / mean_ms
+    period: int | None  # every so many steps
+    where: str | None = None  # file:line function, from stacks taken while a slow step lasted
+    first_of_epoch: bool = False  # each of them begins an epoch
+
+
+def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[str, Any]]]) -> SlowSteps | None:
+    """Return the slow steps; `stacks` are by rank the samples of its main thread: step, and frames innermost first."""
+    job = np.median(window.step_ns, axis=0)
+    counted = window.counted
+    if counted.sum() < 3:
+        return None
+    usual = float(np.median(job[counted]))
+    slow = job > limits.slow_step * usual
+    if not (slow & counted).any() or (slow & counted).sum() * 2 > counted.sum():
+        return None
+    lost = float((job[slow & counted] - usual).sum()) / float(counted.sum())
+    mean = float(job[counted].mean())
+    at_fault, place = _at_fault(window, slow & counted)
+    ranks = [window.ranks[row] for row in at_fault]
+    every = np.flatnonzero(slow)
+    return SlowSteps(
+        steps=[window.steps[row] for row in np.flatnonzero(slow & counted)],
+        ranks=ranks or window.ranks,
+        waiting=[rank for rank in window.ranks if ranks and rank not in ranks],
+        place=place,
+        usual_ms=round(usual * 1e-6, 4),
+        slow_ms=round(float(np.median(job[slow & counted])) * 1e-6, 4),
+        lost_ms=round(lost * 1e-6, 4),
+        mean_ms=round(mean * 1e-6, 4),
+        share=round(lost / mean, 4),
+        period=_period([window.steps[row] for row in every], window.steps),
+        where=_where(stacks, ranks or window.ranks, {window.steps[row] for row in np.flatnonzero(slow & counted)}),
+    )
+
+
+def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
+    """Return the positions of the ranks on which the time is lost, and in which part of the step.
+
+    A rank that waits for another loses its time in the backward pass, where gradients are reduced. So a rank is at
+    fault if at least half of the excess of its slow steps lies elsewhere.
+    """
+    parts: dict[str, Matrix] = {name: window.part(name) for name in DEVICE_RANGES}
+    rest = window.step_ns - sum(parts.values())
+    waits = np.minimum(window.part(DATA_WAIT), np.maximum(rest, 0))
+    parts |= {"data_wait": waits, "host": rest - waits}
+    excess = {name: _excess(values, window.counted, slow) for name, values in parts.items()}
+    total = _excess(window.step_ns, window.counted, slow)
+    own = total - np.maximum(0, excess["backward"])
+    fault = [row for row in range(len(window.ranks)) if total[row] > 0 and own[row] >= total[row] / 2]
+    if not fault:
+        return [], "backward"
+    sums = {name: float(np.sum([excess[name][row] for row in fault])) for name in parts if name != "backward"}
+    names: dict[str, Place] = {
+        "data_wait": "waiting for the loader",
+        "host": "the host",
+        "h2d": "copies to the device",
+        "forward": "forward",
+        "optimizer": "optimizer",
+    }
+    return fault, names[max(sums, key=lambda name: sums[name])]
+
+
+def _excess(values: Matrix, counted: Column, slow: Column) -> Column:
+    """Return by rank how much longer a part is in the slow steps than in the usual ones (ns, mean)."""
+    usual = np.median(values[:, counted & ~slow], axis=1)
+    found: Column = values[:, slow].mean(1) - usual
+    return found
+
+
+def _period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
+    """Return the number of steps from one slow step to the next, if it is always the same and they fill the window."""
+    gaps = set(np.diff(slow).tolist())
+    if len(slow) < 2 or len(gaps) != 1:
+        return None
+    period = int(gaps.pop())
+    missed_before, missed_after = slow[0] - steps[0] >= period, steps[-1] - slow[-1] >= period
+    return None if period < 2 or missed_before or missed_after else period
+
+
+def _where(stacks: Mapping[int, Sequence[Mapping[str, Any]]], ranks: Sequence[int], slow: set[int]) -> str | None:
+    """Return the user's line that most samples of the slow steps share."""
+    counts: dict[str, int] = {}
+    for rank in ranks:
+        for sample in stacks.get(rank, ()):
+            place = sample.get("place")
+            if sample.get("step") in slow and isinstance(place, str):
+                counts[place] = counts.get(place, 0) + 1
+    return max(counts, key=lambda place: counts[place]) if counts else None
+
+
+def read_stacks(pass_dir: PassDir) -> dict[int, list[dict[str, Any]]]:
+    """Read `slow_steps.json` of every rank: where its main thread was while a step lasted too long."""
+    found = {}
+    for rank_dir in pass_dir.ranks():
+        try:
+            found[rank_dir.rank] = msgspec.json.decode(rank_dir.slow_steps.read_bytes(), type=list[dict[str, Any]])
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            continue
+    return found

@@ -1,0 +1,131 @@
+"""The timed collectives of a window: each rank's calls, matched by group and sequence number, one duration a rank.
+
+Comes in: `calls.json` of each rank (docs/run-folder.md). Goes out: `TimedCalls`. The shortest duration of a call over
+its ranks is the transfer, because the rank that came last waits for nobody; what others take longer is waiting.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.table import Column
+from rankscope.analysis.job.window import Matrix
+from rankscope.conf.run_dir import PassDir
+
+
+class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """`calls.json` of one rank: one entry per collective, in the order of enqueueing."""
+
+    group: list[str]
+    seq: list[int]
+    kind: list[str]
+    bytes: list[int | None]
+    dtype: list[str | None]
+    duration_ns: list[int | None]  # with the wait for other ranks; null: not timed
+    enqueued_ns: list[int]  # host clock, time.time_ns
+    source: str = "flight_recorder"
+
+
+class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """Matched calls: one row per call, one column of `duration_ns` per rank."""
+
+    ranks: list[int]
+    group: list[str]
+    kind: list[str]
+    bytes: list[int | None]
+    step: Column  # -1: outside the steps
+    duration_ns: Matrix  # ranks x calls; NaN: the rank has no part in the call
+
+    @property
+    def transfer_ns(self) -> Column:
+        """The shortest duration of each call."""
+        found: Column = np.nanmin(self.duration_ns, axis=0)
+        return found
+
+    def lateness(self, ranks: list[int], steps: list[int]) -> Matrix:
+        """Return ranks x steps (ns): the largest lateness of a rank over the calls of a step, at least 0.
+
+        Lateness at a call is the median over the other ranks of their duration, minus the rank's own.
+        """
+        late = np.zeros((len(ranks), len(steps)))
+        at = [self.ranks.index(rank) for rank in ranks]
+        for row, own in enumerate(at):
+            others = np.delete(self.duration_ns, own, 0)
+            with np.errstate(all="ignore"):
+                known = ~np.isnan(others).all(0) & ~np.isnan(self.duration_ns[own])
+                excess = np.zeros(len(self.step))
+                excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
+            for column, step in enumerate(steps):
+                here = excess[self.step == step]
+                late[row, column] = max(0.0, float(here.max(initial=0.0)))
+        return late
+
+
+def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
+    """Read `calls.json` of every rank that has a valid one."""
+    found = {}
+    for rank_dir in pass_dir.ranks():
+        try:
+            found[rank_dir.rank] = msgspec.json.decode(rank_dir.calls.read_bytes(), type=RankCalls)
+        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            continue
+    return found
+
+
+def match(calls: Mapping[int, RankCalls], starts: Mapping[int, tuple[Column, Column]]) -> TimedCalls:
+    """Match the calls of all ranks; `starts` are each rank's step numbers and their starts (time.time_ns), ascending.
+
+    A call belongs to the step in which the lowest rank that takes part enqueued it.
+    """
+    ranks = sorted(calls)
+    keys: dict[tuple[str, int, str], dict[int, int]] = {}
+    for rank in ranks:
+        own = calls[rank]
+        for row, key in enumerate(zip(own.group, own.seq, own.kind, strict=True)):
+            if own.duration_ns[row] is not None:
+                keys.setdefault(key, {})[rank] = row
+    kept = {key: rows for key, rows in keys.items() if len(rows) > 1}
+    duration = np.full((len(ranks), len(kept)), np.nan)
+    step = np.full(len(kept), -1)
+    sizes: list[int | None] = []
+    for column, rows in enumerate(kept.values()):
+        for rank, row in rows.items():
+            duration[ranks.index(rank), column] = calls[rank].duration_ns[row]
+        first = min(rows)
+        numbers, begins = starts[first]
+        at = int(np.searchsorted(begins, calls[first].enqueued_ns[rows[first]], side="right")) - 1
+        step[column] = numbers[at] if at >= 0 else -1
+        sizes.append(calls[first].bytes[rows[first]])
+    return TimedCalls(
+        ranks=ranks,
+        group=[group for group, _, _ in kept],
+        kind=[kind for _, _, kind in kept],
+        bytes=sizes,
+        step=step,
+        duration_ns=duration,
+    )
+
+
+def by_size(calls: TimedCalls) -> list[dict[str, Any]]:
+    """Return a row per group, kind and size: count, and medians over calls of transfer and wait (ms)."""
+    groups: dict[tuple[str, str, int | None], list[int]] = {}
+    for row, key in enumerate(zip(calls.group, calls.kind, calls.bytes, strict=True)):
+        if calls.step[row] >= 0:
+            groups.setdefault(key, []).append(row)
+    transfer = calls.transfer_ns
+    rows = []
+    for (group, kind, size), at in groups.items():
+        waits = calls.duration_ns[:, at] - transfer[at]
+        rows.append(
+            {
+                "group": group,
+                "kind": kind,
+                "bytes": size,
+                "count": len(at),
+                "transfer_ms_p50": round(float(np.median(transfer[at])) * 1e-6, 6),
+                "wait_ms_p50": round(float(np.nanmedian(waits)) * 1e-6, 6),
+            }
+        )
+    return sorted(rows, key=lambda row: -row["count"] * row["transfer_ms_p50"])

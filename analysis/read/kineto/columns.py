@@ -1,0 +1,206 @@
+"""Collects the columns of one Chrome trace, block by block, and builds its `RankTrace`."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rankscope.analysis.core import sm_share
+from rankscope.analysis.core.kinds import ANNOTATION, DEVICE, part_of
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.read.decode import Codes, integers, nanoseconds
+from rankscope.analysis.read.kineto.event_schema import Args, Event
+from rankscope.analysis.read.kineto.events import EventReader
+from rankscope.analysis.read.rank_trace import (
+    CODED,
+    COLLECTIVE_COLUMNS,
+    DEVICE_COLUMNS,
+    HOST_COLUMNS,
+    LAUNCH_COLUMNS,
+    RankTrace,
+    empty_table,
+    rank_number,
+)
+
+if TYPE_CHECKING:
+    from rankscope.analysis.read.kineto.fast.scanner import Block
+
+_NO_ARGS = Args()
+_COLUMNS = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_COLUMNS, "host": HOST_COLUMNS}
+
+
+class Builder:
+    """The columns of one file, collected block by block."""
+
+    def __init__(self) -> None:
+        self.codes: defaultdict[str, Codes] = defaultdict(Codes)
+        self._tables: dict[str, list[dict[str, Column]]] = {"device": [], "launches": [], "host": []}
+        self._classes: dict[Any, str | None] = {}
+        self._open: defaultdict[tuple[Any, Any, Any], list[Event]] = defaultdict(list)
+
+    def add(self, block: "list[Event] | Block") -> None:
+        """Add a block of events, or a block of columns from the scanner."""
+        if isinstance(block, dict):
+            for part, columns in block.items():
+                self._tables[part].append(columns)
+        else:
+            self._add_events(block)
+
+    def _add_events(self, events: list[Event]) -> None:
+        parts: dict[str, list[Event]] = {"device": [], "launches": [], "host": []}
+        classes = self._classes
+        for event in events:
+            phase = event.ph
+            if phase != "X":
+                closed = self._close(event) if phase in ("B", "E") else None
+                if closed is None:
+                    continue
+                event = closed
+            try:
+                part = classes[event.cat]
+            except KeyError:
+                part = classes[event.cat] = part_of(event.cat)
+            except TypeError:
+                continue  # the category is not a string
+            if part is not None:
+                parts[part].append(event)
+        for part, chosen in parts.items():
+            if chosen:
+                self._tables[part].append(getattr(self, f"_{part}")(chosen))
+
+    def _close(self, event: Event) -> Event | None:
+        """Match `B` and `E` of the same thread and name; return the pair as one event with a duration."""
+        stack = self._open[(str(event.pid), str(event.tid), None)]
+        if event.ph == "B":
+            stack.append(event)
+            return None
+        for index in range(len(stack) - 1, -1, -1):
+            if event.name is None or stack[index].name == event.name:
+                begin = stack.pop(index)
+                start, end = nanoseconds([begin.ts, event.ts]).tolist()
+                known = UNKNOWN not in (start, end) and end >= start
+                begin.dur = str((end - start) / 1000) if known else None
+                return begin
+        return None
+
+    def _common(self, events: list[Event]) -> dict[str, Column]:
+        return {
+            "start": nanoseconds([event.ts for event in events]),
+            "duration": nanoseconds([event.dur for event in events]),
+            "name": self.codes["name"].encode([event.name for event in events]),
+            "offset": np.full(len(events), UNKNOWN),
+        }
+
+    def _device(self, events: list[Event]) -> dict[str, Column]:
+        args = [event.args or _NO_ARGS for event in events]
+        stream = integers(item.stream for item in args)
+        device = integers(item.device for item in args)
+        for column, field in ((stream, "tid"), (device, "pid")):
+            if (column == UNKNOWN).any():
+                column[:] = np.where(column == UNKNOWN, integers(getattr(e, field) for e in events), column)
+        activity = np.array([DEVICE[str(event.cat).lower()] for event in events], np.int64)
+        return self._common(events) | {
+            "activity": activity,
+            "device": device,
+            "stream": stream,
+            "correlation": integers(item.correlation for item in args),
+            "external_id": _external_ids(args),
+            "bytes": integers(item.bytes for item in args),
+            "occupancy": integers(item.occupancy for item in args),
+            "sm_share": sm_share.shares(item.sm_share for item in args),
+            **self._collective(args),
+        }
+
+    def _launches(self, events: list[Event]) -> dict[str, Column]:
+        return self._common(events) | {
+            "thread": self._thread(events),
+            "correlation": integers((event.args or _NO_ARGS).correlation for event in events),
+        }
+
+    def _host(self, events: list[Event]) -> dict[str, Column]:
+        args = [event.args or _NO_ARGS for event in events]
+        return self._common(events) | {
+            "thread": self._thread(events),
+            "external_id": _external_ids(args),
+            "annotation": np.array([str(event.cat).lower() in ANNOTATION for event in events], np.int64),
+            **self._collective(args),
+        }
+
+    def _thread(self, events: list[Event]) -> Column:
+        return self.codes["thread"].encode([(event.pid, event.tid) for event in events])
+
+    def _collective(self, args: list[Args]) -> dict[str, Column]:
+        """Return the collective columns. Few records have them, so only those rows are filled in."""
+        at = [index for index, item in enumerate(args) if item.collective is not None]
+        found = [args[index] for index in at]
+        columns: dict[str, Column] = {}
+        for name in COLLECTIVE_COLUMNS:
+            values = [getattr(item, name) for item in found]
+            if name in CODED:
+                columns[name] = np.full(len(args), -1, np.int32)
+                columns[name][at] = self.codes[name].encode([None if v is None else str(v) for v in values])
+            else:
+                columns[name] = np.full(len(args), UNKNOWN, np.int64)
+                columns[name][at] = integers(values)
+        return columns
+
+    def _table(self, part: str, base: int) -> Table:
+        """Return the collected rows of a table, with `start` in ns since 1970 as everywhere else."""
+        columns = (*_COLUMNS[part], "offset")
+        blocks = self._tables[part] or [dict(empty_table(columns).columns)]
+        self._tables[part] = []
+        joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in columns}
+        start = joined["start"]
+        joined["start"] = np.where(start != UNKNOWN, start + base, UNKNOWN)
+        return Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
+
+    def finish(self, reader: EventReader, base: int) -> RankTrace:
+        """Return the trace; `base` is the origin of the file's times (ns since 1970)."""
+        metadata = reader.metadata
+        tables = {part: self._table(part, base) for part in _COLUMNS}
+        info = metadata.get("distributedInfo")
+        info = info if isinstance(info, dict) else {}
+        return RankTrace(
+            files=[reader.label],
+            rank=rank_number(_known_int(info.get("rank"))),
+            device=tables["device"],
+            launches=tables["launches"],
+            host=tables["host"],
+            world_size=rank_number(_known_int(info.get("world_size"))),
+            backend=info.get("backend") if isinstance(info.get("backend"), str) else None,
+            groups=_groups(info),
+            host_id=_host_id(metadata),
+            complete=reader.complete,
+            notices=reader.notices,
+            extra={key: value for key, value in metadata.items() if key in _KEPT},
+        )
+
+
+_KEPT = ("deviceProperties", "trace_id", "with_stack", "baseTimeNanoseconds")
+
+
+def _external_ids(args: list[Args]) -> Column:
+    current = [item.external_id for item in args]
+    if None in current:
+        current = [item.external_id if item.external_id is not None else item.external_id_before_1_12 for item in args]
+    return integers(current)
+
+
+def _known_int(value: Any) -> int | None:
+    number = int(integers([value])[0])
+    return None if number == UNKNOWN else number
+
+
+def _groups(info: dict[str, Any]) -> dict[str, list[int]]:
+    configs = info.get("pg_config")
+    groups = {}
+    for config in configs if isinstance(configs, list) else []:
+        if isinstance(config, dict) and isinstance(config.get("ranks"), list):
+            groups[str(config.get("pg_name"))] = [int(rank) for rank in config["ranks"] if isinstance(rank, int)]
+    return groups
+
+
+def _host_id(metadata: dict[str, Any]) -> str | None:
+    """Return the host id that our own harness wrote; other writers give none."""
+    boot_id, host = metadata.get("rankscope_boot_id"), metadata.get("rankscope_host")
+    return f"{boot_id} {host}" if isinstance(boot_id, str) else None

@@ -1,0 +1,148 @@
+"""Sentences that the terminal, Markdown, HTML and TensorBoard share: parts of `summary.json` in, text out."""
+
+from typing import Any
+
+Json = dict[str, Any]
+
+_CAUSE = {
+    "compute": "it computes longer",
+    "data": "its loader is slower",
+    "host": "its host launches later",
+    "copy": "its copies take longer",
+    "earlier_comm": "collectives of another group hold it up",
+    "mixed": "for several reasons",
+}
+PROFILERS = {"torch": "torch.profiler", "light": "its light pass (device only)", "nsys": "Nsight Systems"}
+
+
+def verdict_sentence(summary: Json) -> str:
+    """Return the verdict in one sentence or two: who is late, by how much and why, and whether the trace agrees."""
+    found, traced = summary["stragglers"], summary["stragglers"]["traced"]
+    said = _verdict(summary)
+    if found["window"] == "trace" or traced["rank"] == found["rank"]:
+        return said
+    if traced["rank"] is None:
+        return f"{said} The traced steps do not show it."
+    return f"{said} Under the profiler rank {traced['rank']} seems late: profiling slows hosts unevenly."
+
+
+def _verdict(summary: Json) -> str:
+    found = summary["stragglers"]
+    rank, late, of = found["rank"], found["steps_late"], found["steps_judged"]
+    if found["verdict"] == "undetermined":
+        return f"Late rank: undetermined ({found['reason']})."
+    where = _where(summary)
+    if found["verdict"] == "none":
+        if summary["world_size"] < 2:
+            return "One rank: nothing to wait for."
+        return f"No rank is late{f' in {of} steps{where}' if where else ''}."
+    if found["verdict"] == "rotating":
+        return f"Ranks take turns at being late ({late} of {of} steps{where}), by {found['lateness_ms']:.2f} ms."
+    because = _CAUSE.get(found["cause"], "the cause cannot be told")
+    if found["part"]:
+        because += f" ({found['part']})"
+    host = next((row["host"] for row in slow_hosts(summary) if rank in row["ranks"]), None)
+    if host is not None:
+        because += f", like every rank of its host {host}"
+    interval = found["lateness_interval_ms"]
+    sure = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    return f"Rank {rank} is late in {late} of {of} steps{where}, by {found['lateness_ms']:.2f} ms{sure}: {because}."
+
+
+def _where(summary: Json) -> str:
+    """Say in which steps the verdict was seen, if that is not the only kind of steps there is."""
+    if summary["stragglers"]["window"] != "trace":
+        return " without a profiler"
+    return " under the profiler only" if summary["throughput"] else ""
+
+
+def slow_words(slow: Json | None) -> str:
+    """Say which steps take far longer than the usual one, where, and what that costs; nothing if there are none."""
+    if slow is None:
+        return ""
+    ranks = f"rank {slow['ranks'][0]}" if len(slow["ranks"]) == 1 else "every rank" if not slow["waiting"] else "ranks"
+    often = f"Every {slow['period']} steps" if slow["period"] else f"In {len(slow['steps'])} steps"
+    place = f", at {slow['where']}" if slow["where"] else ""
+    more = slow["slow_ms"] - slow["usual_ms"]
+    cost = f"{slow['lost_ms']:.1f} of {slow['mean_ms']:.1f} ms per step"
+    return f"{often} {ranks} spends {more:.0f} ms more than usual in {slow['place']}{place}: {cost}."
+
+
+def slow_hosts(summary: Json) -> list[Json]:
+    """Return the hosts whose every rank is late; a host of one rank is a late rank."""
+    return [row for row in summary.get("hosts") or [] if row["late"] and len(row["ranks"]) > 1]
+
+
+def device_words(rows: list[Json]) -> str:
+    """Say how busy the devices were, and how many of their SMs had work; nothing where that is not known."""
+    busy, used = (_percent([row[name] for row in rows]) for name in ("gpu_busy_ratio", "sm_efficiency"))
+    more = f", its SMs {used} (estimated from launches)" if used else ""
+    return f"Device busy {busy} of a step{more}" if busy else ""
+
+
+def _percent(values: list[float | None]) -> str:
+    """Return what known shares span ("98 %", "63 to 93 %"); nothing where one is unknown."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return ""
+    low, high = f"{min(known):.0%}".rstrip("%"), f"{max(known):.0%}".rstrip("%")
+    return f"{low} %" if low == high else f"{low} to {high} %"
+
+
+def memory_words(rows: list[Json]) -> str:
+    """Say how much memory the rank with the highest peak used; nothing where none was recorded."""
+    if not rows:
+        return ""
+    most = max(rows, key=lambda row: row["peak_bytes"])
+    peak, reserved = byte_size(most["peak_bytes"]), byte_size(most["reserved_bytes"])
+    return f"Memory: at most {peak} allocated, {reserved} reserved (rank {most['rank']})"
+
+
+def rate_words(rate: Json) -> str:
+    """Say how fast the plain pass was: samples, steps with their spread, percentiles of an answer, MFU."""
+    latency = {name.removesuffix("_ms"): value for name, value in (rate.get("latency") or {}).items()}
+    known = ", ".join(f"{name} {value:.2f}" for name, value in latency.items() if value is not None)
+    answer = f", latency {known} ms" if known else ""
+    mfu = "" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}"
+    samples = "" if rate["samples_per_s"] is None else f"{rate['samples_per_s']:.1f} samples/s at "
+    high = "" if rate["step_ms_p95"] is None else f", p95 {rate['step_ms_p95']:.2f}"
+    steps = f"{rate['step_ms_mean']:.2f} ms a step (median {rate['step_ms_p50']:.2f}{high}; plain pass)"
+    return f"Throughput {samples}{steps}{answer}{mfu}"
+
+
+def slowdown(profiler: str, ratio: float) -> str:
+    """Say what a profiler costs. A step that seems shorter under it is noise."""
+    return f"{profiler} makes a step {ratio:.2f} times as long" if ratio > 1 else f"{profiler} adds no measurable time"
+
+
+def advice_of(finding: Json) -> str:
+    """Return the advice, with the overrides that try it."""
+    tried = " ".join(finding["overrides"])
+    measured = finding["evidence"].get("of_ceiling")
+    text: str = finding["advice"]
+    if measured is not None:
+        size = byte_size(finding["evidence"]["bytes"])
+        text += f"; now {measured:.0%} of this node's all-reduce at {size}, bound by {finding['evidence']['bound_by']}"
+    same = finding["evidence"].get("same_time_as")
+    return (
+        text
+        + (f"; try {tried}" if tried else "")
+        + (f" (overlaps with {same}: this time can be saved only once)" if same else "")
+    )
+
+
+def warning_lines(summary: Json) -> list[str]:
+    """Return one line for each kind of warning: the first of its kind, and how many more there are."""
+    kinds: dict[str, list[str]] = {}
+    for warning in summary["warnings"]:
+        if warning["level"] != "info":
+            kinds.setdefault(warning["kind"], []).append(warning["message"])
+    return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "") for lines in kinds.values()]
+
+
+def byte_size(count: int) -> str:
+    """Return a size in decimal units, as bandwidths are: 33.55 MB."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} B"
