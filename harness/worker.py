@@ -12,6 +12,7 @@ from rankscope.harness.group.process_group import die_with_parent
 from rankscope.harness.record.nvtx import under_nsys
 from rankscope.harness.record.progress import answer_for_stacks
 from rankscope.harness.record.recording import Recording, one_line
+from rankscope.harness.script import job as script
 
 log = logging.getLogger(__name__)
 
@@ -51,11 +52,9 @@ def _run(recording: Recording) -> None:
         import torch._dynamo  # noqa: F401
     with recording.turn:
         if config.script is not None:
-            from rankscope.harness.script import job as script
-
             script.run(recording)
         else:
-            from rankscope.harness.reference import job as reference
+            from rankscope.harness.reference import job as reference  # models and data sets, which no script needs
 
             reference.run(recording)
 

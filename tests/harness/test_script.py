@@ -125,7 +125,7 @@ torch.cuda._cudart = runtime = Runtime()
 torch.cuda.cudart = torch.cuda.profiler.cudart = lambda: runtime
 from rankscope.harness.worker import main
 main(sys.argv[1:])
-from rankscope.harness import capture
+from rankscope.harness.record import nsys_capture as capture
 capture._START()
 """
 
