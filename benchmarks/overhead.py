@@ -29,8 +29,8 @@ from rankscope.harness.observe.observer import Observer
 from rankscope.harness.record.nvtx import TorchEmitter
 from rankscope.harness.record.progress import Progress
 from rankscope.harness.record.ranges import Ranges
-from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.schedule import Plan
+from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.steps import Steps, Window
 from rankscope.harness.record.torch_profiler import StepProfiler
 from rankscope.harness.reference.data import Batches, make_batches
@@ -63,7 +63,7 @@ class Observed(Observer):
         if source == "optimizer":
             self._steps.end(self._step)
             self._steps.advance(self._step)
-            self._step = min(self._step + 1, len(self._steps.plan) - 1)
+            self._step = min(self._step + 1, self._steps.needed - 1)
             self._steps.begin(self._step)
 
 

@@ -32,7 +32,8 @@ def read_columns(parquet: Path, types: Mapping[Any, type]) -> Any:
     columns = json.loads(json_of(parquet).read_text(encoding="utf-8"))
     if not isinstance(columns, dict):
         raise ValueError(f"{json_of(parquet)}: not a table of columns")
-    arrays = {name: pa.array(columns.get(name, []), kinds[kind]) for name, kind in types.items()}
+    count = max((len(values) for values in columns.values()), default=0)
+    arrays = {name: pa.array(columns.get(name, [None] * count), kinds[kind]) for name, kind in types.items()}
     return pa.table(arrays)
 
 

@@ -16,6 +16,7 @@ from rankscope.harness.record.timed_collectives import TimedCollectives
 from rankscope.harness.record.torch_profiler import StepProfiler
 
 Profiler = StepProfiler | Capture
+_FEWEST = 3  # steps of a job that say anything
 
 
 @dataclass(kw_only=True)
@@ -58,7 +59,7 @@ class Steps:
         self.context, self.timer, self.progress = context, timer, progress
         self.windows: list[Window] = []
         self.complete = False
-        self._waiting = list(plans)
+        self.waiting = list(plans)
         self._seconds = seconds
         self._opened, self._closed = opened, closed
         self._began_ns = 0  # the counted steps of the open window
@@ -75,7 +76,7 @@ class Steps:
     @property
     def needed(self) -> int:
         """How many steps the start makes, as far as it is known."""
-        return sum(len(window.plan.phases) for window in self.windows) + sum(len(p.phases) for p in self._waiting)
+        return sum(len(window.plan.phases) for window in self.windows) + sum(len(p.phases) for p in self.waiting)
 
     def start(self) -> None:
         """Meet the other ranks before step 0."""
@@ -113,7 +114,7 @@ class Steps:
             self.progress.expect(self.needed)
             return
         self._close(window)
-        while self._waiting:
+        while self.waiting:
             self._open(step + 1)
             if self.window.skipped is None:
                 return
@@ -126,19 +127,20 @@ class Steps:
             self._close(self.window)
         self.complete = True
 
-    def ended_early(self, steps: int) -> None:
-        """Close the open window of a job that has ended by itself after `steps` steps.
+    def ended_early(self, steps: int) -> int:
+        """Close the open window of a job that has ended by itself after `steps` steps; return its counted steps.
 
-        If all of them were warm-up, only the first third is: the rest counts.
+        If all of them were warm-up and there are at least three, only the first third is: the rest counts.
         """
         window = self.window
         made = steps - window.first
         del window.plan.phases[made:]
-        if window.plan.kind in ("plain", "timed") and window.plan.counted == 0 and made > 1:
-            kept = max(1, made // 3)
+        if window.plan.kind in ("plain", "timed") and window.plan.counted == 0 and made >= _FEWEST:
+            kept = made // 3
             window.plan.phases[kept:] = ["measured"] * (made - kept)
             self.timer.relabel(window.first + kept, "measured")
         self.stop()
+        return window.plan.counted
 
     def abort(self) -> None:
         """Write the open window of the profiler after an error, if possible; never raises."""
@@ -164,7 +166,7 @@ class Steps:
         return max(0, math.ceil((self._seconds - took) / (took / window.plan.counted)))
 
     def _open(self, step: int) -> None:
-        window = Window(plan=self._waiting.pop(0), first=step)
+        window = Window(plan=self.waiting.pop(0), first=step)
         if self.windows:
             self.context.synchronize()
             self.context.barrier()

@@ -22,7 +22,6 @@ from rankscope.harness.record.recording import Recording
 from rankscope.harness.record.steps import Steps
 from rankscope.harness.script.idle_profiler import install as install_idle_profiler
 
-_FEWEST = 3  # steps of a script
 log = logging.getLogger(__name__)
 
 
@@ -126,12 +125,18 @@ class ScriptJob(Observer):
         self.marks.close()
         steps.timer.drop()
         steps.context.synchronize()
-        if self._step < _FEWEST:
-            raise RecordingError(f"{name} ended after {self._step} steps: {_FEWEST} are the fewest that say anything")
-        steps.ended_early(self._step)
+        counted = steps.ended_early(self._step)
         self._recording.info["job_steps"] = self._step
         self._complete(steps)
-        self.note(f"the script ended after {self._step} steps: windows that were not reached are not recorded")
+        if not counted and len(steps.windows) == 1:
+            raise RecordingError(
+                f"{name} ended after {self._step} steps, all of them warm-up: this pass needs "
+                f"{len(self._recording.plans[0].phases)}; reduce warmup_steps, profile.wait or profile.warmup, or let "
+                "it run longer"
+            )
+        left = [plan.name for plan in steps.waiting]
+        more = f"; not reached: {', '.join(left)}" if left else ""
+        self.note(f"the script ended after {self._step} steps ({counted} counted in {steps.window.plan.name}){more}")
 
     def abort(self) -> None:
         """Keep what is recorded after the script has failed."""

@@ -76,7 +76,7 @@ def test_windows_of_one_process_warm_up_once(tmp_path: Path) -> None:
 def test_windows_fit_a_job_that_is_known_to_be_short(tmp_path: Path) -> None:
     for total in range(3, 20):
         (plan,) = plans(config_of(), RunDir(tmp_path), ["torch"], total)
-        assert plan.counted >= 1 and len(plan.phases) < total
+        assert plan.counted >= 1 and len(plan.phases) <= total
 
 
 def test_runs_take_turns(tmp_path: Path) -> None:

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from rankscope.conf.contract import KEY_AVERAGES
 from rankscope.conf import RankDir, RunDir, parse_config, save_config
 
 from .tables import table_of
@@ -25,6 +23,7 @@ QUICK = {
     "model": {"name": "mlp"},
     "batch_size": 4,
     "steps": 3,
+    "seconds": 0,
     "warmup_steps": 1,
     "log_every": 1,
     "threads": 1,
@@ -179,7 +178,7 @@ def test_tensorboard_finds_the_traces_and_they_hold_no_path(run: RunDir) -> None
 
 def test_key_averages_agree_with_the_trace(run: RunDir) -> None:
     rank = run.for_pass("torch").rank(0)
-    averages = table_of(rank.key_averages)
+    averages = table_of(rank.key_averages, KEY_AVERAGES)
     assert averages["self_cpu_ns"].is_monotonic_decreasing
     assert "ProfilerStep" in rank.key_averages.with_suffix(".txt").read_text()
     events = [event["name"] for event in read_trace(rank)["traceEvents"] if event.get("cat") == "cpu_op"]

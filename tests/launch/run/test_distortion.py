@@ -9,7 +9,6 @@ import pytest
 from rankscope.conf import RunDir, parse_config
 from rankscope.launch.run.record import distorted
 
-
 ASKED = {"profile": {"light_above": 1.15}}
 
 
