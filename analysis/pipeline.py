@@ -37,11 +37,12 @@ from rankscope.analysis.verify import without_profiler
 from rankscope.analysis.verify.null_reasons import clock_notices, null_reasons
 from rankscope.analysis.verify.two_profilers import Agreement, agreement
 from rankscope.conf import ConfigError, RunDir, RunDirError, load_config
+from rankscope.conf.contract import TORCH_PASSES
 from rankscope.conf.user_cache import user_folder
 
 _NAMED_ONE_BY_ONE = 8  # missing ranks
 _NO_ROWS = np.zeros(0, np.int64)
-_UNTRACED = "not traced: only throughput is known; record more with passes=[plain,torch]"
+_UNTRACED = "not traced: the parts of a step are unknown; record more with passes=[plain,torch]"
 
 
 def load(*paths: str | Path, options: Options | None = None) -> Analysis:
@@ -67,7 +68,7 @@ def load(*paths: str | Path, options: Options | None = None) -> Analysis:
 
 
 def _plain_only(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]] | None:
-    """Return the recording of a completed run whose configuration asks for no traced pass; None for anything else."""
+    """Return the recording of a completed run that has no trace, but unprofiled steps; None for anything else."""
     run_dir = RunDir(paths[0])
     if len(paths) != 1 or not run_dir.record.exists():
         return None
@@ -75,10 +76,12 @@ def _plain_only(paths: list[Path], options: Options) -> tuple[Recording, list[No
         config, completed = load_config(run_dir.config), run_dir.read_record().get("status") == "completed"
     except (ConfigError, RunDirError):
         return None  # the reader of traces says what is wrong
-    if config.passes != ["plain"] or not completed or read_pass(run_dir.for_pass("plain"), "measured") is None:
+    traced = any(rank.trace.exists() for name in TORCH_PASSES for rank in run_dir.for_pass(name).ranks())
+    asked = "nsys" in config.passes or traced
+    if asked or not completed or read_pass(run_dir.for_pass("plain"), "measured") is None:
         return None
     notice = Notice(kind="not_traced", level="info", message=_UNTRACED)
-    return untraced(config.world_size, run_dir, options, _UNTRACED), [notice]
+    return untraced(config.world_size, run_dir, options, _UNTRACED), [notice, *sources.recording_notices(run_dir)]
 
 
 def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]]:

@@ -12,6 +12,7 @@ from rankscope.harness.group.process_group import die_with_parent
 from rankscope.harness.record.nvtx import under_nsys
 from rankscope.harness.record.progress import answer_for_stacks
 from rankscope.harness.record.recording import Recording, one_line
+from rankscope.harness.record.timed_collectives import keep_record
 from rankscope.harness.script import job as script
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ def main(arguments: list[str]) -> None:
         die_with_parent()
     log_to(rank_dir)
     answer_for_stacks(rank_dir)
+    if "timed" in names:
+        keep_record()
     recording = Recording(run_dir, names, rank)
     with saving(recording.save_for):
         try:

@@ -34,6 +34,7 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     steps_judged: int = 0
     chance: float | None = None  # the probability of so many late steps of one rank among equal ranks
     gain_ns: float = 0.0  # per step: what the others lose by waiting for it, at most
+    step_ns: float | None = None  # the usual step
     late_steps: list[tuple[int, int, float]] = []  # step, rank, lateness
     reason: str | None = None  # why undetermined
 
@@ -48,9 +49,10 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits) -> JobVerdic
         reason = f"{len(window.steps)} steps are too few to tell a late rank from chance: at least {FEW_STEPS}"
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps)
-    found = over_run(late, float(np.median(window.step_ns)), limits)
+    usual = float(np.median(window.step_ns))
+    found = over_run(late, usual, limits)
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
-    found = msgspec.structs.replace(found, window=name, late_steps=numbered)
+    found = msgspec.structs.replace(found, window=name, late_steps=numbered, step_ns=usual)
     if found.rank is None:
         return found
     at = found.rank

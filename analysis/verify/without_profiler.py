@@ -21,7 +21,7 @@ from rankscope.analysis.read import pass_steps
 from rankscope.analysis.verify import plain_pass
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 
-PASSES = ("torch", "light", "nsys")
+PASSES = ("timed", "torch", "light", "nsys")
 
 
 class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,10 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
         notices.append(Notice(kind="no_plain_pass", level="info", message=text))
         return Unprofiled(script=script), notices
-    traced = {name: pass_steps.read_pass(run_dir.for_pass(name), "active") for name in PASSES}
+    traced = {
+        name: pass_steps.read_pass(run_dir.for_pass(name), "measured" if name == "timed" else "active")
+        for name in PASSES
+    }
     base = found.step_ns()
     slowed = {name: None if steps is None else steps.step_ns() for name, steps in traced.items()}
     overheads = {name: round(step_ns / base, 4) if base and step_ns else None for name, step_ns in slowed.items()}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rankscope.conf.contract import RECORDER_VARIABLES
+from rankscope.conf.contract import RECORDER_ENTRIES, RECORDER_VARIABLES
 from rankscope.harness.group.process_group import RankContext
 
 _PATIENCE_S = 2.0  # NCCL's watchdog reads the events of completed collectives with a delay
@@ -30,6 +30,17 @@ def why_not(context: RankContext) -> str | None:
     if not hasattr(torch._C._distributed_c10d, "_dump_nccl_trace"):
         return f"torch {torch.__version__} cannot be asked for NCCL's record"
     return None
+
+
+def keep_record() -> None:
+    """Ask NCCL to keep a record of collectives; only before the first process group is made.
+
+    Newer releases of torch warn about the old name of the variable, and older ones do not know the new one.
+    """
+    if not any(name in os.environ for name in RECORDER_VARIABLES):
+        new, old = RECORDER_VARIABLES
+        release = tuple(int(part) for part in torch.__version__.split(".")[:2])
+        os.environ[new if release >= (2, 9) else old] = str(RECORDER_ENTRIES)
 
 
 class TimedCollectives:

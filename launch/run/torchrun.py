@@ -12,7 +12,6 @@ from typing import Literal
 import psutil
 
 from rankscope.conf import PassDir, RunConfig, RunDir
-from rankscope.conf.contract import RECORDER_ENTRIES, RECORDER_VARIABLES
 from rankscope.launch.system import processes, slurm
 from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.rank_progress import Display, RankProgress, read_progress, stand_still
@@ -59,9 +58,7 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, names: Sequence[str], r
     ]
 
 
-def rank_environment(
-    config: RunConfig, run_dir: RunDir, base: Mapping[str, str], names: Sequence[str] = ()
-) -> dict[str, str]:
+def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of torchrun and its ranks.
 
     Without OMP_NUM_THREADS torchrun warns and sets it to 1; a script gets the value that it would have without
@@ -72,8 +69,6 @@ def rank_environment(
     if config.threads == 0:
         threads = base.get("OMP_NUM_THREADS", threads)
     added = {"OMP_NUM_THREADS": threads, "PYTHONFAULTHANDLER": "1", processes.MARK: processes.mark(run_dir.path)}
-    if "timed" in names and not any(variable in base for variable in RECORDER_VARIABLES):
-        added |= dict.fromkeys(RECORDER_VARIABLES, str(RECORDER_ENTRIES))
     if config.script is not None and config.threads == 0:
         del added["OMP_NUM_THREADS"]
     return {key: value for key, value in base.items() if key != "TORCHELASTIC_ERROR_FILE"} | added
@@ -91,7 +86,7 @@ def run_start(
     if config.launch.nnodes == 1:  # with several nodes, torchrun assigns the ranks later
         for rank in range(config.world_size):
             pass_dir.rank(rank).path.mkdir(parents=True)
-    environment = rank_environment(config, run_dir, os.environ, names)
+    environment = rank_environment(config, run_dir, os.environ)
     with pass_dir.agent_log.open("wb") as log:
         agent = processes.start(list(command), environment, stdout=log, stderr=subprocess.STDOUT)
     try:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rankscope.conf import RankDir, RunDir, parse_config, save_config
+from rankscope.conf.contract import KEY_AVERAGES
 
 from .tables import table_of
 
