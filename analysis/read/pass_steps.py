@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from rankscope.analysis.core.table import Column
 from rankscope.conf import RunDir
-from rankscope.conf.columns_file import read_columns
+from rankscope.conf.columns_file import json_of, read_columns
 from rankscope.conf.contract import COUNTED, STEP_COLUMNS
 from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import PassDir, RankDir
@@ -37,6 +37,10 @@ class PassSteps(msgspec.Struct, frozen=True, kw_only=True):
             if known and len(known) == len(values):
                 return float(np.median(known))
         return None
+
+
+def has_steps(rank_dir: RankDir) -> bool:
+    return rank_dir.steps.exists() or json_of(rank_dir.steps).exists()
 
 
 def read_steps(rank_dir: RankDir) -> pa.Table:

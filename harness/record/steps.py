@@ -140,6 +140,7 @@ class Steps:
             window.plan.phases[kept:] = ["measured"] * (made - kept)
             self.timer.relabel(window.first + kept, "measured")
         self.stop()
+        window.closed = window.plan.counted > 0  # otherwise its files say that it failed
         return window.plan.counted
 
     def abort(self) -> None:

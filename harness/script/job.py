@@ -125,14 +125,14 @@ class ScriptJob(Observer):
         self.marks.close()
         steps.timer.drop()
         steps.context.synchronize()
+        needed = steps.needed
         counted = steps.ended_early(self._step)
         self._recording.info["job_steps"] = self._step
         self._complete(steps)
         if not counted and len(steps.windows) == 1:
             raise RecordingError(
-                f"{name} ended after {self._step} steps, all of them warm-up: this pass needs "
-                f"{len(self._recording.plans[0].phases)}; reduce warmup_steps, profile.wait or profile.warmup, or let "
-                "it run longer"
+                f"{name} ended after {self._step} steps, all of them warm-up: this start needs {needed}; reduce "
+                "warmup_steps, profile.wait or profile.warmup, or let it run longer"
             )
         left = [plan.name for plan in steps.waiting]
         more = f"; not reached: {', '.join(left)}" if left else ""

@@ -102,7 +102,7 @@ def test_a_script_that_is_over_early_counts_whole_steps_only(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("train(2)", "ended after 1 steps, all of them warm-up: this pass needs 4"),
+        ("train(2)", "ended after 1 steps, all of them warm-up: this start needs 4"),
         ("", "ended without a step"),
         ("train(3); sys.exit(5)", "SystemExit: 5"),
         ("train(3); raise ValueError('no')", "ValueError: no"),
