@@ -41,7 +41,7 @@ JOBS = {"gpu_bound": (1024, 8, 128, 128), "host_bound": (256, 8, 8, 64), "cpu": 
 # --- recording ----------------------------------------------------------------------------------------------------
 
 
-def record(out: Path, jobs: list[str], faults: list[str], repeats: int, steps: int) -> None:
+def record(out: Path, jobs: list[str], faults: list[str], repeats: range, steps: int) -> None:
     import torch
     import torch.distributed as dist
 
@@ -54,7 +54,7 @@ def record(out: Path, jobs: list[str], faults: list[str], repeats: int, steps: i
     keep_record()
     context = None
     for job in jobs:
-        for repeat in range(repeats):
+        for repeat in repeats:
             for fault in faults:
                 run_dir = _folder(out / f"{job}-{fault}-{repeat}", rank, steps)
                 if context is None:
@@ -253,12 +253,14 @@ def main() -> int:
     parser.add_argument("--jobs", default="gpu_bound,host_bound")
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="number of the first repeat")
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.what == "judge":
         return judge(options.out, options.json)
-    record(options.out, options.jobs.split(","), options.faults.split(","), options.repeats, options.steps)
+    repeats = range(options.first, options.first + options.repeats)
+    record(options.out, options.jobs.split(","), options.faults.split(","), repeats, options.steps)
     return 0
 
 
