@@ -56,6 +56,7 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: flo
         reason = f"{len(window.steps)} steps are too few to tell a late rank from chance: at least {FEW_STEPS}"
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps)
+    waited = late if calls is None else calls.waited_for(window.ranks, window.steps)
     usual = float(np.median(window.step_ns))
     found = over_run(late, usual, limits)
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
@@ -63,12 +64,12 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: flo
     if found.rank is None:
         return found
     own_steps = {step for step, rank, _ in numbered if rank == window.ranks[found.rank]}
-    its = window.only(np.array([step in own_steps for step in window.steps]))
-    why = cause_of(its, found.rank, found.lateness_ns or 0.0, limits)
+    its_rows = np.array([step in own_steps for step in window.steps])
+    why = cause_of(window.only(its_rows), found.rank, found.lateness_ns or 0.0, limits)
     if why is None:
         return _unexplained(found, window.ranks[found.rank])
     mean_ns = float(window.step_ns.mean()) if mean_ns is None else mean_ns
-    gain = _gain(window, found, why, mean_ns, free)
+    gain = _gain(waited[found.rank][its_rows], why, mean_ns, free, found.rank) * int(its_rows.sum()) / len(window.steps)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
 
 
@@ -88,14 +89,15 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
     )  # fmt: skip
 
 
-def _gain(window: Window, found: JobVerdict, why: "Why", mean_ns: float, free: Column | None) -> float:
-    """Return what mending the late rank saves per step (ns): its excess where it is late, but no more than there is.
+def _gain(waited_ns: Column, why: "Why", mean_ns: float, free: Column | None, at: int) -> float:
+    """Return what mending the late rank saves in each of its late steps (ns, mean).
 
+    `waited_ns` is how long the others wait for it in these steps, `mean_ns` the mean step of the job. Slow compute also
+    slows the backward pass, which shows only in the waiting. Any other cause costs no more than the excess of its part.
     Afterwards the job is still as slow as the hosts of the other ranks: `free` is what each host needs for a step.
     """
-    at = found.rank or 0
-    lateness = np.array([late for _, number, late in found.late_steps if number == window.ranks[at]])
-    gain = float(np.minimum(lateness, why.excess_ns).sum()) / len(window.steps)
+    lost = waited_ns if why.cause == "compute" else np.minimum(waited_ns, why.excess_ns)
+    gain = float(lost.mean())
     if free is not None:
         gain = min(gain, mean_ns - float(np.median(np.delete(free, at))))
     return max(0.0, gain)
@@ -192,16 +194,18 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why
         return _excess(window.part(name), at)
 
     needed = limits.cause_share * lateness_ns
+    rest = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)  # on a device: when it is idle
+    outside = _excess(rest if window.on_device else rest - window.part(DATA_WAIT), at)
     parts: list[tuple[Cause, str, float]] = [
         ("data", "waiting for the loader", part(DATA_WAIT)),
         ("copy", "copies to the device", part("h2d")),
+        ("host", _OUTSIDE, outside),
     ]
     ahead = window.columns.get("host_ahead")
     if not window.on_device or ahead is None or np.isnan(ahead).any():
-        rest = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)
-        rest = rest if window.on_device else rest - window.part(DATA_WAIT)
-        parts += [("compute", "forward", part("forward")), ("host", _OUTSIDE, _excess(rest, at))]
+        parts.append(("compute", "forward", part("forward")))
     elif float(np.mean(ahead[at])) >= 0.5:
+        parts.append(("host", "forward", min(part("forward"), part("forward_host"))))
         parts += [("compute", "forward", part("forward")), ("compute", "backward", lateness_ns)]
     else:
         hosts = [f"{name}_host" for name in ("forward", "backward", "optimizer")]

@@ -4,7 +4,7 @@ Comes in: `calls.json` of each rank (docs/run-folder.md). Goes out: `TimedCalls`
 its ranks is the transfer, because the rank that came last waits for nobody; what others take longer is waiting.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -51,18 +51,22 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
 
         Lateness at a call is the median over the other ranks of their duration, minus the rank's own.
         """
-        late = np.zeros((len(ranks), len(steps)))
-        at = [self.ranks.index(rank) for rank in ranks]
-        for row, own in enumerate(at):
+        return self._over_steps(ranks, steps, lambda excess: float(excess.max(initial=0.0)))
+
+    def waited_for(self, ranks: list[int], steps: list[int]) -> Matrix:
+        """Return ranks x steps (ns): how long the others wait for a rank in all calls of a step."""
+        return self._over_steps(ranks, steps, lambda excess: float(np.maximum(excess, 0.0).sum()))
+
+    def _over_steps(self, ranks: list[int], steps: list[int], of: Callable[[Column], float]) -> Matrix:
+        found = np.zeros((len(ranks), len(steps)))
+        rows = [np.flatnonzero(self.step == step) for step in steps]
+        for row, own in enumerate(self.ranks.index(rank) for rank in ranks):
             others = np.delete(self.duration_ns, own, 0)
-            with np.errstate(all="ignore"):
-                known = ~np.isnan(others).all(0) & ~np.isnan(self.duration_ns[own])
-                excess = np.zeros(len(self.step))
-                excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
-            for column, step in enumerate(steps):
-                here = excess[self.step == step]
-                late[row, column] = max(0.0, float(here.max(initial=0.0)))
-        return late
+            known = ~np.isnan(others).all(0) & ~np.isnan(self.duration_ns[own])
+            excess = np.zeros(len(self.step))
+            excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
+            found[row] = [max(0.0, of(excess[at])) for at in rows]
+        return found
 
 
 def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
