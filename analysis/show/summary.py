@@ -10,6 +10,7 @@ import numpy as np
 
 from rankscope.analysis.align.match import group_members, group_name
 from rankscope.analysis.core import group_by
+from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.core.units import known_of, mean_of, median_of, ms, us
@@ -151,7 +152,7 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
     rows = []
     for number, (group, kind, size) in enumerate(found.tolist()):
         own = calls.take(places[number])
-        name = calls.words["kind"][kind] if kind >= 0 else "unknown"
+        name = calls.words["kind"][kind] if kind >= 0 else UNKNOWN_KIND
         matched = own.take(own["matched"])
         clockfree = known_of(matched["transfer_clockfree_ns"])
         ranks = int(own["group_size"].max()) if (own["group_size"] > 0).any() else int(own["members"].max())

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.kinds import COMMUNICATION
+from rankscope.analysis.core.record_kinds import COMMUNICATION
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.colours import COLOURS

@@ -7,19 +7,20 @@ import re
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import COMMUNICATION
+from rankscope.analysis.core.collective_kinds import is_of_collective
+from rankscope.analysis.core.record_kinds import COMMUNICATION
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.read.rank_trace import end_of
 
-_NOT_A_RANGE = re.compile(r"ProfilerStep\s*#|(?:nccl|gloo|mpi|ucc|xccl):|c10d::|record_param_comms", re.IGNORECASE)
+_STEP = re.compile(r"ProfilerStep\s*#", re.IGNORECASE)
 _MACHINERY = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#.*|Optimizer\.(step|zero_grad)#.*")
 
 
 def host_ranges(data: RankData) -> Table:
     """Return the outermost annotations on the thread of the steps: start, end, name; those inside others left out."""
     host = data.host
-    named = host.where("name", lambda word: _NOT_A_RANGE.match(word) is None)
+    named = host.where("name", lambda word: _STEP.match(word) is None and not is_of_collective(word))
     chosen = named & (host["annotation"] != 0) & (host["start"] != UNKNOWN) & (host["duration"] > 0)
     steps = host.where("name", lambda word: "ProfilerStep" in word)
     if steps.any():
