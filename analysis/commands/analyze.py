@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from rankscope.analysis.commands.common import Location, output, run_command
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Table
@@ -23,7 +24,7 @@ from rankscope.analysis.rank import dask as cluster
 from rankscope.analysis.read.run_settings import config_of
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.markdown import report
-from rankscope.analysis.show.summary import Json, error_summary, summarise
+from rankscope.analysis.show.summary import error_summary, summarise
 from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.terminal import show
 from rankscope.conf import RunDir

@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
 from rankscope.analysis.show.words import byte_size
 from rankscope.analysis.sweep import compare
 from rankscope.analysis.sweep.points import Point, run_point, sweep_points, tell_jobs_apart
-from rankscope.analysis.sweep.report import Json, summarise_sweep, write_report
+from rankscope.analysis.sweep.report import summarise_sweep, write_report
 from rankscope.conf import RunDir
 from rankscope.conf.contract import GATE, OK, PARTIAL
 from rankscope.conf.files import write_json

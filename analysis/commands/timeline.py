@@ -10,12 +10,13 @@ from rich.console import Console
 
 from rankscope.analysis.commands.analyze import ranks_option
 from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
 from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
 from rankscope.analysis.result import Analysis
-from rankscope.analysis.show.summary import Json, summarise
+from rankscope.analysis.show.summary import summarise
 from rankscope.analysis.show.timeline.build import Timeline, build
 from rankscope.analysis.show.timeline.original_events import Originals
 from rankscope.analysis.show.timeline.sentences import step_sentence

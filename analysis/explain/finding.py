@@ -24,8 +24,3 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 def severity(share: float, limits: Limits) -> Severity:
     """Return the severity of a finding whose fix saves this share of the step."""
     return "high" if share >= limits.high else "medium" if share >= limits.medium else "low"
-
-
-def ms(nanoseconds: float) -> float:
-    """Return milliseconds, to a tenth of a microsecond."""
-    return round(nanoseconds * 1e-6, 4)

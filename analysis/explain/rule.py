@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.finding import Finding, ms, severity
+from rankscope.analysis.explain.finding import Finding, severity
 
 # The part of a step that a finding claims. Findings that claim the same part overlap.
 Part = Literal["loader", "copies", "compute of a rank", "launches", "communication"]
@@ -74,8 +75,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             id=self.id,
             severity="low" if gain is None else severity(gain / step_ns, limits),
             ranks=facts.ranks if claim.ranks is None else claim.ranks,
-            recoverable_ms=None if gain is None else ms(gain),
-            evidence={**claim.evidence, "step_ms": ms(step_ns)},
+            recoverable_ms=None if gain is None else estimate_ms(gain),
+            evidence={**claim.evidence, "step_ms": estimate_ms(step_ns)},
             advice=f"{advice.text}: {claim.place}" if claim.place else advice.text,
             overrides=list(advice.overrides) if claim.overrides is None else claim.overrides,
         )

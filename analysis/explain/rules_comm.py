@@ -6,8 +6,8 @@ import numpy as np
 
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.finding import ms
 from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.conf.contract import bus_factor
 
@@ -21,8 +21,8 @@ def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
         return None
     known = facts.steps["exposed_transfer_ns"] != UNKNOWN
     evidence: dict[str, Any] = {
-        "exposed_transfer_ms": ms(gain),
-        "comm_ms": ms(float(facts.steps["comm_ns"][known].mean())),
+        "exposed_transfer_ms": estimate_ms(gain),
+        "comm_ms": estimate_ms(float(facts.steps["comm_ns"][known].mean())),
     }
     calls = facts.all_reduces()
     if calls is not None:

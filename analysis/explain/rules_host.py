@@ -7,12 +7,10 @@ import numpy as np
 
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.finding import ms
 from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Rule
-
-_SHOWN_PLACES = 3
-_PLACE = ("call", "operator", "range", "function")
+from rankscope.analysis.explain.sync_places import costly_places, ddp_times_itself, first_place
 
 
 def _data_stall(facts: Facts, limits: Limits) -> Claim | None:
@@ -83,15 +81,15 @@ def _sync_in_loop(facts: Facts, limits: Limits) -> Claim | None:
     if gain < limits.sync_share * facts.step_ns or not facts.activity["syncs"].any():
         return None
     ranks = [rank for rank, value in facts.per_rank(facts.activity["syncs"]).items() if value > 0]
-    places = _places(facts)
+    places = costly_places(facts)
     evidence = {
         "syncs_per_step": round(float(facts.activity["syncs"].mean()), 2),
-        "idle_behind_ms": ms(float(facts.activity["sync_idle_ns"].mean())),
+        "idle_behind_ms": estimate_ms(float(facts.activity["sync_idle_ns"].mean())),
         "places": places,
     }
-    if _ddp_times_itself(places):
+    if ddp_times_itself(places):
         return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, variant="ddp")
-    return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place=_first_place(places))
+    return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place=first_place(places))
 
 
 def _small_kernels(facts: Facts, limits: Limits) -> Claim | None:
@@ -111,43 +109,6 @@ def _memory_pressure(facts: Facts, limits: Limits) -> Claim | None:
     return Claim(ranks=ranks, gain_ns=gain, evidence=evidence)
 
 
-def _first_place(places: list[dict[str, Any]]) -> str:
-    """Return the costliest place in words: which call, how often, in which operator, range and user's function."""
-    if not places:
-        return "the trace does not name them"
-    place = places[0]
-    inside = [place[name] for name in _PLACE[1:] if place[name]]
-    return f"{place['per_step']:g} a step, {place['call']}" + (f" in {', '.join(inside)}" if inside else "")
-
-
-def _ddp_times_itself(places: list[dict[str, Any]]) -> bool:
-    """Whether the costliest wait is DDP's own. DDP reads its timers' events in the first ten steps of a job."""
-    first = places[0] if places else {}
-    return first.get("call") == "cudaEventSynchronize" and first.get("range") == "DistributedDataParallel.forward"
-
-
-def _places(facts: Facts) -> list[dict[str, Any]]:
-    """Return the calls that cost most, with the operator and the range around them."""
-    assert facts.syncs is not None
-    syncs = facts.syncs
-    keys = list(zip(*(syncs.texts(name) for name in _PLACE), strict=True))
-    sums: dict[tuple[str | None, ...], list[int]] = {}
-    for key, count, idle in zip(keys, syncs["count"].tolist(), syncs["idle_ns"].tolist(), strict=True):
-        total = sums.setdefault(key, [0, 0])
-        total[0] += count
-        total[1] += idle
-    ordered = sorted(sums.items(), key=lambda item: -item[1][1])[:_SHOWN_PLACES]
-    rows = max(1, len(facts.steps))
-    return [
-        {
-            **dict(zip(_PLACE, key, strict=True)),
-            "per_step": round(total[0] / rows, 2),
-            "idle_ms": ms(total[1] / rows),
-        }
-        for key, total in ordered
-    ]
-
-
 def _removable(
     facts: Facts,
     limits: Limits,
@@ -164,7 +125,7 @@ def _removable(
     ranks = [rank for rank, value in per_rank.items() if value >= limits.reported * facts.step_ns]
     if not ranks or gain < limits.reported * facts.step_ns:
         return None
-    shown = {f"{column}_ms": {str(rank): ms(per_rank[rank]) for rank in ranks}}
+    shown = {f"{column}_ms": {str(rank): estimate_ms(per_rank[rank]) for rank in ranks}}
     return Claim(ranks=ranks, gain_ns=gain, evidence=shown | (evidence or {}), overrides=overrides, variant=variant)
 
 

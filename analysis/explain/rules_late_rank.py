@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.finding import ms
 from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Part, Profiler, Rule
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.measure.stragglers import Verdict, cause_of
@@ -31,7 +31,7 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
         gain = sum(item.recoverable_ns for item in verdict.per_step if item.rank in ranks) / verdict.steps_judged
         evidence = {
             "verdict": verdict.verdict,
-            "lateness_ms": ms(verdict.lateness_ns or 0),
+            "lateness_ms": estimate_ms(verdict.lateness_ns or 0),
             "cause_share": shares,
             "steps_late": len(verdict.per_step),
             "steps_judged": verdict.steps_judged,
@@ -48,8 +48,8 @@ def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
     evidence = {
         "window": job.window,
         "verdict": job.verdict,
-        "lateness_ms": ms(job.lateness_ns or 0.0),
-        "lateness_interval_ms": None if job.interval_ns is None else [ms(value) for value in job.interval_ns],
+        "lateness_ms": estimate_ms(job.lateness_ns or 0.0),
+        "lateness_interval_ms": None if job.interval_ns is None else [estimate_ms(value) for value in job.interval_ns],
         "part": job.part,
         "steps_late": job.steps_late,
         "steps_judged": job.steps_judged,

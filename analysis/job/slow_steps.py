@@ -12,6 +12,7 @@ import numpy as np
 
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf import PassDir
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
@@ -56,10 +57,10 @@ def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[s
         ranks=ranks or window.ranks,
         waiting=[rank for rank in window.ranks if ranks and rank not in ranks],
         place=place,
-        usual_ms=round(usual * 1e-6, 4),
-        slow_ms=round(float(np.median(job[slow & counted])) * 1e-6, 4),
-        lost_ms=round(lost * 1e-6, 4),
-        mean_ms=round(mean * 1e-6, 4),
+        usual_ms=estimate_ms(usual),
+        slow_ms=estimate_ms(np.median(job[slow & counted])),
+        lost_ms=estimate_ms(lost),
+        mean_ms=estimate_ms(mean),
         share=round(lost / mean, 4),
         period=_period([window.steps[row] for row in every], window.steps),
         where=_where(stacks, ranks or window.ranks, {window.steps[row] for row in np.flatnonzero(slow & counted)}),

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.window import Matrix
 from rankscope.conf.run_dir import PassDir
 
@@ -124,8 +125,8 @@ def by_size(calls: TimedCalls) -> list[dict[str, Any]]:
                 "kind": kind,
                 "bytes": size,
                 "count": len(at),
-                "transfer_ms_p50": round(float(np.median(transfer[at])) * 1e-6, 6),
-                "wait_ms_p50": round(float(np.nanmedian(waits)) * 1e-6, 6),
+                "transfer_ms_p50": ms(np.median(transfer[at])),
+                "wait_ms_p50": ms(np.nanmedian(waits)),
             }
         )
     return sorted(rows, key=lambda row: -row["count"] * row["transfer_ms_p50"])

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rankscope.analysis.core import group_by
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.measure.step_metrics import STEP_METRICS
@@ -25,8 +25,6 @@ from rankscope.conf.files import read_json
 _TOP = 15  # kernels and operators that are listed
 _ROWS = 64  # ranks that get a row in bars and heat map; of more, the latest and the slowest
 _LIGHT, _DARK = np.array([255, 255, 255]), np.array([176, 0, 32])
-
-Json = dict[str, Any]
 
 
 def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str, Table] | None = None) -> str:

@@ -1,15 +1,13 @@
 """`report.md`: the summary as a page that can be pasted into an issue. `summary.json` in, text out."""
 
 import shlex
-from typing import Any
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.words import device_words, verdict_sentence, warning_lines
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
-
-Json = dict[str, Any]
 
 
 def report(summary: Json, run_dir: RunDir | None) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from rankscope.analysis.align.match import group_members, group_name
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.core.units import known_of, mean_of, median_of, ms, us
@@ -33,8 +34,6 @@ from rankscope.analysis.show.summary_schema import (
 from rankscope.conf.contract import bus_factor
 
 _REPORT = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
-
-Json = dict[str, Any]
 
 
 def summarise(analysis: Analysis) -> Json:

@@ -1,12 +1,11 @@
 """The summary as a person reads it in a terminal: `summary.json` in, rich renderables out. Fits 80 columns."""
 
-from typing import Any
-
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.show.words import (
     PROFILERS,
     advice_of,
@@ -19,8 +18,6 @@ from rankscope.analysis.show.words import (
     verdict_sentence,
     warning_lines,
 )
-
-Json = dict[str, Any]
 
 _PARTS = (
     ("compute", "compute"),

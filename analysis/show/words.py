@@ -1,8 +1,6 @@
 """Sentences that the terminal, Markdown, HTML and TensorBoard share: parts of `summary.json` in, text out."""
 
-from typing import Any
-
-Json = dict[str, Any]
+from rankscope.analysis.core.json import Json
 
 _CAUSE = {
     "compute": "it computes longer",

@@ -47,8 +47,9 @@
     return pen.createPattern(tile, "repeat");
   };
   const fills = { parts: data.colours.slice(), comm: data.strip.slice() };
-  fills.parts[2] = stripes(data.colours[2], "rgba(90,50,0,.55)");
-  fills.comm[1] = stripes(data.strip[1], "rgba(90,50,0,.55)"); fills.comm[3] = stripes(data.strip[3], "rgba(150,100,20,.45)");
+  const { part, exposed, hidden } = data.waits;
+  fills.parts[part] = stripes(data.colours[part], "rgba(90,50,0,.55)");
+  fills.comm[exposed] = stripes(data.strip[exposed], "rgba(90,50,0,.55)"); fills.comm[hidden] = stripes(data.strip[hidden], "rgba(150,100,20,.45)");
   const width = () => canvas.clientWidth;
   const x = t => GUTTER + (t - view.a) / (view.b - view.a) * (width() - GUTTER - 8);
   const time = px => view.a + (px - GUTTER) / (width() - GUTTER - 8) * (view.b - view.a);

@@ -14,14 +14,13 @@ from rankscope.analysis.core import group_by
 from rankscope.analysis.core.intervals import Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import UNKNOWN, Table
-from rankscope.analysis.measure.breakdown import PARTS, communication_sets
+from rankscope.analysis.measure.breakdown import communication_sets
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.result import Analysis
+from rankscope.analysis.show.timeline.codes import COMPUTE, COPY, DATA_STALL, HOST_GAP, TRANSFER, UNSPLIT, WAIT
 from rankscope.analysis.show.timeline.ranges import host_ranges, on_device
 from rankscope.analysis.show.timeline.tiles import lanes, tile
 
-UNSPLIT = len(PARTS)  # code of communication of which wait and transfer cannot be told apart
-NAMES = (*PARTS, "communication")
 WHOLE_WINDOW = -1  # the number of the only step where a recording has no steps
 MOST_ROWS = 64  # ranks from which on the figure and the page fold
 _SHOWN_OF_MANY = 12  # ranks of a folded timeline that are drawn one by one
@@ -221,7 +220,6 @@ def _worth_a_row(lateness: dict[int, dict[int, int]], ranks: Sequence[int]) -> l
 
 
 def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, detailed: bool) -> RankView:
-    alignment = analysis.alignment
     whole = np.array([windows["start"].min(), windows["end"].max()])
     transfer, wait, comm = (_common(analysis, data.rank, part) for part in communication_sets(calls))
     compute, copies, data_wait = (
@@ -229,10 +227,10 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
     )
     order = windows.sort("start")
     by_priority = [compute, transfer, wait, comm, copies, data_wait]
-    codes = [0, 1, 2, UNSPLIT, 3, 4]
-    parts = tile(by_priority, codes, 5, order["start"], order["end"])
+    codes = [COMPUTE, TRANSFER, WAIT, UNSPLIT, COPY, DATA_STALL]
+    parts = tile(by_priority, codes, HOST_GAP, order["start"], order["end"])
     parts = parts.with_columns(step=order["step"][parts["window"]])
-    spans = tile([transfer, wait, comm], [1, 2, UNSPLIT], UNKNOWN, whole[:1], whole[1:], extra=compute)
+    spans = tile([transfer, wait, comm], [TRANSFER, WAIT, UNSPLIT], UNKNOWN, whole[:1], whole[1:], extra=compute)
     spans = spans.take(spans["part"] != UNKNOWN)
     kernels = ranges = on_host = _no_intervals("name")
     if detailed:
@@ -247,7 +245,7 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
         comm=spans.with_columns(hidden=covers(compute, spans["start"])),
         ranges=_shifted(analysis, data.rank, ranges),
         host_ranges=_shifted(analysis, data.rank, on_host),
-        kernels=_shifted(analysis, data.rank, kernels) if alignment is not None else kernels,
+        kernels=_shifted(analysis, data.rank, kernels),
     )
 
 

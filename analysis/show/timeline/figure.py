@@ -16,7 +16,8 @@ from matplotlib.patches import Patch
 
 from rankscope.analysis.core.table import Column, Table
 from rankscope.analysis.show.colours import COLOURS
-from rankscope.analysis.show.timeline.build import NAMES, UNSPLIT, RankView, Timeline
+from rankscope.analysis.show.timeline.build import RankView, Timeline
+from rankscope.analysis.show.timeline.codes import NAMES, STRIP, strip_codes
 from rankscope.analysis.show.timeline.sentences import TITLES, step_sentence, what_to_see
 from rankscope.analysis.show.timeline.tiles import shares
 
@@ -28,9 +29,7 @@ _JOINED = 60  # collectives up to which all are joined
 _LATE = "#B00020"
 _EMPTY = len(NAMES)
 _PALETTE = np.array([colors.to_rgb(COLOURS[name]) for name in NAMES] + [(1.0, 1.0, 1.0)])
-# What the strip of communication shows: exposed and hidden transfer and wait, then what cannot be split.
-_STRIP = ("exposed_transfer", "exposed_wait", "hidden_transfer", "hidden_wait", "communication")
-_STRIP_PALETTE = np.array([colors.to_rgb(COLOURS[name]) for name in _STRIP] + [(1.0, 1.0, 1.0)])
+_STRIP_PALETTE = np.array([colors.to_rgb(COLOURS[name]) for name in STRIP] + [(1.0, 1.0, 1.0)])
 
 
 def figure(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> Figure:
@@ -114,7 +113,7 @@ class _Panel:
     def _bands(self, row: int, views: Sequence[RankView]) -> None:
         """Draw the parts and the communication of one rank, or the mean of several."""
         parts = [self._shares(view.parts.take(view.parts["step"] == self._step), len(NAMES)) for view in views]
-        strip = [self._shares(_as_strip(view.comm), len(_STRIP)) for view in views]
+        strip = [self._shares(view.comm.with_columns(part=strip_codes(view.comm)), len(STRIP)) for view in views]
         for place, found, palette in ((self._band, parts, _PALETTE), (self._strip, strip, _STRIP_PALETTE)):
             level = np.cumsum(np.mean(found, axis=0), axis=0)
             height = (np.arange(_PIXELS) + 0.5) / _PIXELS
@@ -193,12 +192,6 @@ class _Panel:
             fontsize=10, fontweight="bold", color=_LATE, zorder=7,
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5, "alpha": 0.85},
         )  # fmt: skip
-
-
-def _as_strip(comm: Table) -> Table:
-    """Return the strip's codes: exposed transfer and wait, hidden transfer and wait, unsplit communication."""
-    code = np.where(comm["part"] == UNSPLIT, 4, comm["part"] - 1 + 2 * comm["hidden"])
-    return comm.with_columns(part=code.astype(np.int64))
 
 
 def _lateness(timeline: Timeline, step: int, axes: Axes) -> None:

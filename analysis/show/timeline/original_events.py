@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.rank.rank_data import RankData
@@ -23,8 +24,6 @@ from rankscope.analysis.result import Analysis
 
 FIRST_THREAD = 1000  # number of the first thread of original events in a rank's process
 _FLOW_IDS = 40  # bits left to the ids of a rank's own flows
-
-Json = dict[str, Any]
 
 
 class WholeEvent(Event, gc=False, omit_defaults=True):

@@ -7,23 +7,21 @@ report embeds the same part.
 import base64
 import gzip
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.record_kinds import COMMUNICATION
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.colours import COLOURS
-from rankscope.analysis.show.timeline.build import NAMES, UNSPLIT, RankView, Timeline
+from rankscope.analysis.show.timeline.build import RankView, Timeline
+from rankscope.analysis.show.timeline.codes import EXPOSED_WAIT, HIDDEN_WAIT, NAMES, STRIP, WAIT, strip_codes
 from rankscope.analysis.show.timeline.sentences import TITLES, step_name, step_sentence
 
 _BINS = 600  # of a density, a step
 _NAMED_KERNELS = 250_000  # records up to which the page tells kernels apart
-STRIP = ("exposed_transfer", "exposed_wait", "hidden_transfer", "hidden_wait", "communication")
-
-Json = dict[str, Any]
 
 
 def page(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> str:
@@ -75,6 +73,7 @@ def payload(timelines: Sequence[Timeline], step: int) -> Json:
         "columns": present,
         "colours": [COLOURS[name] for name in NAMES],
         "strip": [COLOURS[name] for name in STRIP],
+        "waits": {"part": WAIT, "exposed": EXPOSED_WAIT, "hidden": HIDDEN_WAIT},  # drawn with stripes
         "runs": [_run(timeline, _shared(timelines)) for timeline in timelines],
     }
 
@@ -149,14 +148,13 @@ def _row(view: RankView, timeline: Timeline, steps: Sequence[int], origin: int, 
     kernels = within(view.kernels) if named else view.kernels.take(np.zeros(len(view.kernels), bool))
     if named and len(kernels):
         kernels = kernels.take(kernels["role"] != COMMUNICATION)
-    strip = np.where(comm["part"] == UNSPLIT, 4, comm["part"] - 1 + 2 * comm["hidden"])
     unsplit = calls["ready"] == UNKNOWN
     return {
         "rank": view.rank,
         "windows": [_window(view, step, origin) for step in steps],
         "lateness": [_late(timeline, step, view.rank) for step in steps],
         "parts": _columns(parts, origin) | {"c": parts["part"].tolist()},
-        "comm": _columns(comm, origin) | {"c": strip.tolist()},
+        "comm": _columns(comm, origin) | {"c": strip_codes(comm).tolist()},
         "calls": _columns(calls, origin)
         | {
             "w": np.where(unsplit, -1, calls["ready"] - calls["start"]).tolist(),

@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.intervals import both, union
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.table import UNKNOWN, Table
-from rankscope.analysis.show.timeline.build import NAMES, RankView, Timeline
+from rankscope.analysis.show.timeline.build import RankView, Timeline
+from rankscope.analysis.show.timeline.codes import NAMES, WAIT
 from rankscope.analysis.show.timeline.original_events import Originals
 from rankscope.analysis.show.timeline.sentences import TITLES, step_name
-
-Json = dict[str, Any]
 
 # Threads of a rank's process, in the order in which viewers show them; those of lanes and streams follow.
 STEPS, PARTS, DEVICE_RANGES, HOST_RANGES, COMMUNICATION, STREAMS = 1, 2, 3, 4, 10, 100
@@ -162,7 +162,7 @@ def _ms(value: Any) -> float | None:
 
 def _counters(view: RankView, origin: int) -> list[Json]:
     """Return ms waited and ms of communication hidden by compute since each step began: from 0 to its sum."""
-    waits = view.comm.take(view.comm["part"] == 2)
+    waits = view.comm.take(view.comm["part"] == WAIT)
     hidden = view.comm.take(view.comm["hidden"])
     events: list[Json] = []
     for name, table in (("wait in the step (ms)", waits), ("overlap in the step (ms)", hidden)):
