@@ -1,4 +1,4 @@
-"""Rules about the host: the loader, copies, launches, waits for the device. Facts in, claims out."""
+"""Rules about the host: the loader, copies, launches, waits for the device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from rankscope.analysis.explain.sync_places import costly_places, ddp_times_itse
 
 def _data_stall(facts: Facts, limits: Limits) -> Claim | None:
     workers = 0 if facts.config is None else facts.config.num_workers
-    doubled = [f"num_workers={2 * workers}"] if workers >= WORKERS else None  # the job has as many as advised
+    doubled = [f"num_workers={2 * workers}"] if workers >= WORKERS else None  # the job already has the advised number
     if facts.loader_cpu is None:
         return _removable(facts, limits, facts.steps["data_stall_ns"], "data_stall", overrides=doubled)
     share, spare = facts.loader_cpu
@@ -93,7 +93,7 @@ def _sync_in_loop(facts: Facts, limits: Limits) -> Claim | None:
 
 
 def _small_kernels(facts: Facts, limits: Limits) -> Claim | None:
-    """A trace cannot tell what fusing the kernels saves."""
+    """Claim no gain: a trace does not show what fusing the kernels would save."""
     kernel, count = facts.mean("kernel_p50_ns"), facts.mean("kernels")
     if not 0 < kernel < limits.small_kernel_us * 1000 or count < limits.small_kernel_count:
         return None
@@ -119,7 +119,7 @@ def _removable(
     overrides: list[str] | None = None,
     variant: str | None = None,
 ) -> Claim | None:
-    """Claim that a part of the step (ns per row) is too long, on the ranks where it is; None if it is small."""
+    """Claim a part of the step (ns per row), on the ranks where it is long enough to report; None if there are none."""
     gain = facts.gain(removed)
     per_rank = facts.per_rank(removed)
     ranks = [rank for rank, value in per_rank.items() if value >= limits.reported * facts.step_ns]
@@ -154,7 +154,7 @@ RULES = (
                 (f"num_workers={WORKERS}",),
             ),
             "no_cores": Advice(
-                "the device waits for batches, and the loader computes all that time on a host with no core to spare: "
+                "the device waits for batches, and the loader computes all that time on a host without spare cores: "
                 "cheaper decoding or prepared samples; workers would take cores from the ranks"
             ),
         },
@@ -230,12 +230,12 @@ RULES = (
         based_on="copy part of the step; share of copies from or to pageable memory, and to the host",
         check=_copy_bound,
         advice=Advice(
-            "the device waits for copies: pinned memory and copies that the host does not wait for",
+            "the device waits for copies: pinned memory and asynchronous copies",
             ("data.pin_memory=true", "data.non_blocking=true"),
         ),
         variants={
             "pinned": Advice(
-                "the device waits for copies: pinned memory and copies that the host does not wait for",
+                "the device waits for copies: pinned memory and asynchronous copies",
                 ("data.non_blocking=true",),
             ),
             "to_host": Advice(
@@ -262,8 +262,8 @@ RULES = (
         based_on="cudaMalloc, cudaFree and the like; idle time inside them",
         check=_memory_pressure,
         advice=Advice(
-            "memory is asked from the driver inside the step: no empty_cache() in the loop, a smaller batch, or "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            "the allocator requests memory from the driver inside the step: no empty_cache() in the loop, a smaller "
+            "batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         ),
         drop_if_small=True,
     ),

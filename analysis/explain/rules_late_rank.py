@@ -1,4 +1,4 @@
-"""Rules about a late rank, one for each cause of the verdict. Facts in, claims out."""
+"""Rules about a late rank, one for each cause of the verdict."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from rankscope.analysis.measure.stragglers import Verdict, cause_of
 
 
 def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
-    """Return the check that a rank is late for this cause."""
+    """Return the check for a rank that is late for this cause."""
 
     def check(facts: Facts, limits: Limits) -> Claim | None:
         if facts.job is not None and facts.job.verdict != "undetermined":
@@ -23,7 +23,7 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
         found, shares = verdict.cause, verdict.cause_share
         if verdict.rank == costliest:
             ranks = [costliest]
-        elif verdict.rank is not None:  # the rank that is late most often costs less than one that was late once
+        elif verdict.rank is not None:  # the rank that is late most often costs less than a rank that was late once
             own = [item.excess_ns for item in verdict.per_step if item.rank in ranks]
             found, shares = cause_of({name: sum(excess[name] for excess in own) for name in own[0]}, limits.cause_share)
         if (found or "mixed") != cause:
@@ -42,7 +42,7 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
 
 
 def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
-    """Claim what the unprofiled steps show; the trace's verdict does not count then."""
+    """Claim what the unprofiled steps show; they overrule the trace's verdict."""
     if job.rank is None or (job.cause or "mixed") != cause:
         return None
     evidence = {
@@ -59,7 +59,7 @@ def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
 
 
 def _costly(verdict: Verdict, limits: Limits) -> tuple[list[int], int]:
-    """Return the ranks whose lateness costs enough next to the costliest rank's, and the costliest rank."""
+    """Return the ranks whose lateness costs enough compared with the costliest rank, and the costliest rank."""
     costs: dict[int, int] = {}
     for item in verdict.per_step:
         costs[item.rank] = costs.get(item.rank, 0) + item.recoverable_ns

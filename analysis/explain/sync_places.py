@@ -10,7 +10,7 @@ _PLACE = ("call", "operator", "range", "function")
 
 
 def costly_places(facts: Facts) -> list[dict[str, Any]]:
-    """Return the calls that cost most, with the operator and the range around them."""
+    """Return the calls with the most idle time behind them, with the operator, range and function around them."""
     assert facts.syncs is not None
     syncs = facts.syncs
     keys = list(zip(*(syncs.texts(name) for name in _PLACE), strict=True))
@@ -32,15 +32,15 @@ def costly_places(facts: Facts) -> list[dict[str, Any]]:
 
 
 def first_place(places: list[dict[str, Any]]) -> str:
-    """Return the costliest place in words: which call, how often, in which operator, range and user's function."""
+    """Return the costliest place as text: the call, how often, and its operator, range and user function."""
     if not places:
         return "the trace does not name them"
     place = places[0]
     inside = [place[name] for name in _PLACE[1:] if place[name]]
-    return f"{place['per_step']:g} a step, {place['call']}" + (f" in {', '.join(inside)}" if inside else "")
+    return f"{place['per_step']:g} per step, {place['call']}" + (f" in {', '.join(inside)}" if inside else "")
 
 
 def ddp_times_itself(places: list[dict[str, Any]]) -> bool:
-    """Whether the costliest wait is DDP's own. DDP reads its timers' events in the first ten steps of a job."""
+    """Return whether DDP causes the costliest wait: it reads its timers' events in the first ten steps of a job."""
     first = places[0] if places else {}
     return first.get("call") == "cudaEventSynchronize" and first.get("range") == "DistributedDataParallel.forward"

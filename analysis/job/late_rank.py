@@ -1,6 +1,6 @@
-"""Which rank is late in the job as it runs, by how much, how surely and why: no profiler and no common clock.
+"""Finds the late rank of a job without a profiler and without a common clock: by how much, how surely, and why.
 
-Comes in: a `Window`, and the timed collectives if the backend has a recorder. Goes out: a `JobVerdict`.
+Input: a `Window`, and the timed collectives if the backend has a recorder. Output: a `JobVerdict`.
 Definitions: docs/metrics.md, "Without the profiler".
 """
 
@@ -17,7 +17,7 @@ from rankscope.analysis.measure.stragglers import VerdictName
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 
 Cause = Literal["compute", "data", "host", "copy"]
-FEW_STEPS = 8  # fewer steps cannot tell a rank from chance
+FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance
 
 
 class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,14 +26,14 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     verdict: VerdictName
     window: str | None = None  # the pass that was judged: timed | plain
     rank: int | None = None
-    cause: Cause | None = None  # None: it cannot be told
+    cause: Cause | None = None  # None: unknown
     part: str | None = None  # the part of the step in which the time is lost
     lateness_ns: float | None = None  # median over its late steps
     interval_ns: tuple[float, float] | None = None  # of that median, 95 %
     steps_late: int = 0
     steps_judged: int = 0
-    chance: float | None = None  # the probability of so many late steps of one rank among equal ranks
-    gain_ns: float = 0.0  # per step: what the others lose by waiting for it, at most
+    chance: float | None = None  # the probability that one of equal ranks has this many late steps
+    gain_ns: float = 0.0  # per step: what the others lose at most by waiting for it
     late_steps: list[tuple[int, int, float]] = []  # step, rank, lateness
     reason: str | None = None  # why undetermined
 
@@ -45,7 +45,7 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits) -> JobVerdic
     if len(window.ranks) < 2:
         return JobVerdict(verdict="none", window=name, steps_judged=len(window.steps))
     if len(window.steps) < FEW_STEPS:
-        reason = f"{len(window.steps)} steps are too few to tell a late rank from chance: at least {FEW_STEPS}"
+        reason = f"{len(window.steps)} steps are too few to distinguish a late rank from chance: {FEW_STEPS} are needed"
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps)
     found = over_run(late, float(np.median(window.step_ns)), limits)
@@ -62,8 +62,8 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits) -> JobVerdic
 def from_parts(window: Window) -> Matrix:
     """Return lateness (ranks x steps, ns) from the parts of the step, if collectives were not timed.
 
-    A rank's own time is what its step takes outside backward and optimizer. It is late by its excess over the median
-    of the others, as far as their backward passes wait for it. A slow backward pass does not show in this.
+    A rank's own time is its step without backward and optimizer. Its lateness is the excess over the median of the
+    others, as far as their backward passes wait for it. This cannot show a slow backward pass.
     """
     own = window.step_ns - window.part("backward") - window.part("optimizer")
     excess = own - _others(own)
@@ -75,8 +75,8 @@ def from_parts(window: Window) -> Matrix:
 def over_run(late: Matrix, step_ns: float, limits: Limits) -> JobVerdict:
     """Return the verdict over a run from lateness (ranks x steps, ns); ranks and steps by position.
 
-    A step is late if its latest rank is late by `late_step` of the usual step. Among equal ranks each is the latest in
-    1 / n of the late steps, so the test is binomial, for as many steps as are independent, times n ranks.
+    A step is late if its latest rank is late by at least `late_step` of the usual step. Among n equal ranks, each is
+    the latest in 1 / n of the late steps. So the test is binomial, over the number of independent steps, times n ranks.
     """
     ranks, steps = late.shape
     latest = late.argmax(0)
@@ -116,10 +116,10 @@ def over_run(late: Matrix, step_ns: float, limits: Limits) -> JobVerdict:
 
 
 def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> tuple[Cause | None, str | None]:
-    """Return why the rank at position `at` is late in the steps of `window`, and the part of the step it is lost in.
+    """Return why the rank at position `at` is late in the steps of `window`, and in which part of the step.
 
-    The loader and copies are named if their excess over the other ranks explains the lateness. Otherwise the host's
-    lead decides: a host that has enqueued its step before the device has done it is in time, so the device is slow.
+    The cause is the loader or copies if their excess over the other ranks explains the lateness. Otherwise the host's
+    lead decides: if the host has enqueued its step before the device has finished it, the device is slow.
     """
 
     def excess(part: str) -> float:

@@ -1,7 +1,7 @@
-"""The timed collectives of a window: each rank's calls, matched by group and sequence number, one duration a rank.
+"""The timed collectives of a window: the ranks' calls, matched by group and sequence number, with one duration each.
 
-Comes in: `calls.json` of each rank (docs/run-folder.md). Goes out: `TimedCalls`. The shortest duration of a call over
-its ranks is the transfer, because the rank that came last waits for nobody; what others take longer is waiting.
+Input: `calls.json` of each rank (docs/run-folder.md). Output: `TimedCalls`. The shortest duration of a call over its
+ranks is the transfer, because the rank that came last does not wait. What other ranks take longer is their wait.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     kind: list[str]
     bytes: list[int | None]
     dtype: list[str | None]
-    duration_ns: list[int | None]  # with the wait for other ranks; null: not timed
+    duration_ns: list[int | None]  # including the wait for other ranks; null: not timed
     enqueued_ns: list[int]  # host clock, time.time_ns
     source: str = "flight_recorder"
 
@@ -37,7 +37,7 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
     kind: list[str]
     bytes: list[int | None]
     step: Column  # -1: outside the steps
-    duration_ns: Matrix  # ranks x calls; NaN: the rank has no part in the call
+    duration_ns: Matrix  # ranks x calls; NaN: the rank does not take part
 
     @property
     def transfer_ns(self) -> Column:
@@ -65,7 +65,7 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
-    """Read `calls.json` of every rank that has a valid one."""
+    """Read every valid `calls.json`, by rank."""
     found = {}
     for rank_dir in pass_dir.ranks():
         try:
@@ -76,9 +76,9 @@ def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
 
 
 def match(calls: Mapping[int, RankCalls], starts: Mapping[int, tuple[Column, Column]]) -> TimedCalls:
-    """Match the calls of all ranks; `starts` are each rank's step numbers and their starts (time.time_ns), ascending.
+    """Match the calls of all ranks. `starts` has each rank's step numbers and their starts (time.time_ns), ascending.
 
-    A call belongs to the step in which the lowest rank that takes part enqueued it.
+    A call belongs to the step in which its lowest rank enqueued it.
     """
     ranks = sorted(calls)
     keys: dict[tuple[str, int, str], dict[int, int]] = {}

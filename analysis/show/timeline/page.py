@@ -1,7 +1,7 @@
-"""The interactive timeline: one HTML file that opens offline. `Timeline`s in, text out.
+"""The interactive timeline: one HTML file that opens offline. Input: `Timeline`s. Output: text.
 
-The page holds the tables as columns (starts as differences, ns), gzipped; `templates/timeline.js` draws them. A
-report embeds the same part.
+The page holds the tables as gzipped columns (starts as differences, ns); `templates/timeline.js` draws them. A report
+embeds the same part.
 """
 
 import base64
@@ -20,12 +20,12 @@ from rankscope.analysis.show.timeline.build import RankView, Timeline
 from rankscope.analysis.show.timeline.codes import EXPOSED_WAIT, HIDDEN_WAIT, NAMES, STRIP, WAIT, strip_codes
 from rankscope.analysis.show.timeline.sentences import TITLES, step_name, step_sentence
 
-_BINS = 600  # of a density, a step
-_NAMED_KERNELS = 250_000  # records up to which the page tells kernels apart
+_BINS = 600  # of a density, per step
+_NAMED_KERNELS = 250_000  # with more records, the page does not contain single kernels
 
 
 def page(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> str:
-    """Return the page of a recording, or of two whose steps lie under one another."""
+    """Return the page of a recording, or of two, one below the other."""
     return pages.render(
         "timeline.html.jinja",
         title=" and ".join(timeline.name for timeline in timelines),
@@ -37,7 +37,7 @@ def page(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> 
 def embedded(timelines: Sequence[Timeline], step: int, only: int | None = None) -> Json:
     """Return what `_timeline.html.jinja` needs: the data as text, the script and style, the legend.
 
-    With `only` one step alone is in it.
+    With `only`, it contains only that step.
     """
     if only is not None:
         timelines = [msgspec.structs.replace(timeline, steps=[only]) for timeline in timelines]
@@ -65,7 +65,7 @@ def _shared(timelines: Sequence[Timeline]) -> list[int]:
 
 
 def payload(timelines: Sequence[Timeline], step: int) -> Json:
-    """Return everything that the page draws, as plain values; times are ns since each recording's first window."""
+    """Return the page's data as plain values; times are ns since each recording's first window."""
     present = sorted({int(code) for t in timelines for view in t.views for code in np.unique(view.parts["part"])})
     return {
         "step": step,
@@ -181,13 +181,13 @@ def _late(timeline: Timeline, step: int, rank: int) -> int | None:
 
 
 def _columns(table: Table, origin: int) -> Json:
-    """Return starts as differences to the one before, and lengths."""
+    """Return starts as differences to the previous start, and lengths."""
     starts = np.diff(table["start"] - origin, prepend=0)
     return {"s": starts.tolist(), "d": (table["end"] - table["start"]).tolist()}
 
 
 def _density(timeline: Timeline, steps: Sequence[int], origin: int) -> Json | None:
-    """Return the mean shares of the folded ranks: for each step its bins, each with a share of every part."""
+    """Return the mean shares of the folded ranks: per step and bin the share (in thousandths) of every part."""
     if not timeline.folded:
         return None
     from rankscope.analysis.show.timeline.tiles import shares

@@ -1,6 +1,6 @@
 """The user's ranges (forward, backward, ...) of one rank, on the CPU and projected onto the device.
 
-Comes in: a `RankData`. Goes out: tables of start, end, name, on the rank's own clock.
+Input: a `RankData`. Output: tables of start, end, name, on the rank's own clock.
 """
 
 import re
@@ -18,7 +18,7 @@ _MACHINERY = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#.*|Optimizer\.(st
 
 
 def host_ranges(data: RankData) -> Table:
-    """Return the outermost annotations on the thread of the steps: start, end, name; those inside others left out."""
+    """Return the outermost annotations on the thread of the steps (start, end, name), without nested ones."""
     host = data.host
     named = host.where("name", lambda word: _STEP.match(word) is None and not is_of_collective(word))
     chosen = named & (host["annotation"] != 0) & (host["start"] != UNKNOWN) & (host["duration"] > 0)
@@ -38,8 +38,8 @@ def host_ranges(data: RankData) -> Table:
 def on_device(data: RankData, ranges: Table) -> Table:
     """Return each range from the start of the first record that it launched to the end of the last one.
 
-    Communication is left out: it may run on after later ranges began. Ranges that launched nothing vanish; where one
-    begins before its predecessor has ended it is cut, so that they lie one after another.
+    Communication does not count, because it may still run when later ranges begin. Ranges that launched nothing are
+    dropped. A range that begins before its predecessor ends is shortened, so that ranges do not overlap.
     """
     kernels = data.kernels
     work = kernels.take((kernels["role"] != COMMUNICATION) & (kernels["launch_start"] != UNKNOWN)).sort("launch_start")

@@ -163,7 +163,7 @@ def test_ranks_that_are_not_there(traces: Path) -> None:
 @pytest.mark.parametrize("arguments", [["--only-ranks", "a"], ["--only-steps", "5"], ["--only-steps", ":"]])
 def test_unreadable_options(traces: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(traces), *arguments]) == 2
-    assert "write it like" in capsys.readouterr().err
+    assert "such as" in capsys.readouterr().err
 
 
 def test_lists_of_ranks(traces: Path, tmp_path: Path) -> None:
