@@ -1,7 +1,8 @@
 """`Rule`: everything about one kind of finding, in one place.
 
-A rule checks `Facts` and returns a `Claim` or None; `Rule.apply` makes the `Finding`. The rule also declares how a plain
-pass corrects it, which other findings claim the same time, and how much a fix can save, so no other module needs its id.
+A rule checks `Facts` and returns a `Claim` or None; `Rule.apply` makes the `Finding`. The rule also declares how a
+plain pass corrects it, which other findings claim the same time, and how much a fix can save. So no other module needs
+its id.
 """
 
 from collections.abc import Callable, Mapping

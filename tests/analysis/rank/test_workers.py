@@ -156,7 +156,7 @@ def test_a_subset_of_ranks_and_steps(traces: Path, reads: list[str]) -> None:
 
 
 def test_ranks_that_are_not_there(traces: Path) -> None:
-    with pytest.raises(AnalysisError, match="none of the files is a trace of rank 9"):
+    with pytest.raises(AnalysisError, match="no file is a trace of rank 9"):
         load(traces, options=Options(only_ranks=frozenset([9])))
 
 
