@@ -37,11 +37,12 @@ from rankscope.analysis.verify import without_profiler
 from rankscope.analysis.verify.null_reasons import clock_notices, null_reasons
 from rankscope.analysis.verify.two_profilers import Agreement, agreement
 from rankscope.conf import ConfigError, RunDir, RunDirError, load_config
+from rankscope.conf.contract import TORCH_PASSES
 from rankscope.conf.user_cache import user_folder
 
 _NAMED_ONE_BY_ONE = 8  # a message lists at most this many ranks
 _NO_ROWS = np.zeros(0, np.int64)
-_UNTRACED = "not traced: only throughput is known; record more with passes=[plain,torch]"
+_UNTRACED = "not traced: the parts of a step are unknown; record more with passes=[plain,torch]"
 
 
 def load(*paths: str | Path, options: Options | None = None) -> Analysis:
@@ -67,7 +68,7 @@ def load(*paths: str | Path, options: Options | None = None) -> Analysis:
 
 
 def _plain_only(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]] | None:
-    """Return the recording of a completed run that has only a plain pass by its configuration; otherwise None."""
+    """Return the recording of a completed run that has unprofiled steps but no trace; otherwise None."""
     run_dir = RunDir(paths[0])
     if len(paths) != 1 or not run_dir.record.exists():
         return None
@@ -75,10 +76,12 @@ def _plain_only(paths: list[Path], options: Options) -> tuple[Recording, list[No
         config, completed = load_config(run_dir.config), run_dir.read_record().get("status") == "completed"
     except (ConfigError, RunDirError):
         return None  # the reader of traces reports what is wrong
-    if config.passes != ["plain"] or not completed or read_pass(run_dir.for_pass("plain"), "measured") is None:
+    traced = any(rank.trace.exists() for name in TORCH_PASSES for rank in run_dir.for_pass(name).ranks())
+    asked = "nsys" in config.passes or traced
+    if asked or not completed or read_pass(run_dir.for_pass("plain"), "measured") is None:
         return None
     notice = Notice(kind="not_traced", level="info", message=_UNTRACED)
-    return untraced(config.world_size, run_dir, options, _UNTRACED), [notice]
+    return untraced(config.world_size, run_dir, options, _UNTRACED), [notice, *sources.recording_notices(run_dir)]
 
 
 def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]]:
@@ -90,7 +93,8 @@ def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice
     data, more = identify(outcomes)
     notices = [*found.notices, *notices, *more]
     if len(paths) == 1 and options.borrow_sizes:
-        data = _with_borrowed_sizes(data, paths[0])
+        own = found.run_dir.for_pass(found.pass_name).path if found.run_dir and found.pass_name else paths[0]
+        data = _with_borrowed_sizes(data, own)
     recording, more = measure_ranks(data, options, world_size=found.world_size)
     recording = msgspec.structs.replace(
         recording,
@@ -102,15 +106,15 @@ def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice
 
 
 def _with_borrowed_sizes(data: list[RankData], folder: Path) -> list[RankData]:
-    """Return the ranks of an nsys pass with the sizes of collectives that its torch pass has."""
-    torch_pass = borrowed_sizes.lender(data, folder)
-    if torch_pass is None:
+    """Return the ranks of a pass with the sizes of collectives that only another pass of the run has."""
+    other = borrowed_sizes.lender(data, folder)
+    if other is None:
         return data
     try:
-        torch, _ = _record([torch_pass], Options(cache=False))
+        lender, _ = _record([other], Options(cache=False, borrow_sizes=False))
     except AnalysisError:
-        return data  # analysing the torch pass itself reports what is wrong
-    return borrowed_sizes.borrow(data, torch.ranks, torch.steps_judged)
+        return data  # analysing that pass itself reports what is wrong
+    return borrowed_sizes.borrow(data, lender.ranks, lender.steps_judged)
 
 
 def _second_witness(recording: Recording) -> tuple[Agreement | None, list[Notice]]:

@@ -20,6 +20,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from rankscope.conf import RankDir, RunConfig, parse_config
+from rankscope.conf.contract import PassName, Phase
 from rankscope.harness import Monitor
 from rankscope.harness.faults.planted import Faults
 from rankscope.harness.group.process_group import RankContext, join
@@ -28,8 +29,9 @@ from rankscope.harness.observe.observer import Observer
 from rankscope.harness.record.nvtx import TorchEmitter
 from rankscope.harness.record.progress import Progress
 from rankscope.harness.record.ranges import Ranges
+from rankscope.harness.record.schedule import Plan
 from rankscope.harness.record.step_timer import StepTimer
-from rankscope.harness.record.steps import Steps
+from rankscope.harness.record.steps import Steps, Window
 from rankscope.harness.record.torch_profiler import StepProfiler
 from rankscope.harness.reference.data import Batches, make_batches
 from rankscope.harness.reference.loop import Loop
@@ -61,7 +63,7 @@ class Observed(Observer):
         if source == "optimizer":
             self._steps.end(self._step)
             self._steps.advance(self._step)
-            self._step = min(self._step + 1, len(self._steps.plan) - 1)
+            self._step = min(self._step + 1, self._steps.needed - 1)
             self._steps.begin(self._step)
 
 
@@ -140,19 +142,27 @@ class Bench:
     def torch_pass(self) -> float:
         profiler = StepProfiler(self.config.profile, self.context, RankDir(self.folder), {}, keep_trace=False)
         loop = self.loop(profiler)
-        profiler.start()
+        loop.steps.start()
         seconds = self.timed(loop.step, loop.steps.advance)
         profiler.stop()
         return seconds
 
     def loop(self, profiler: StepProfiler | None) -> Loop:
         timer = StepTimer(self.context.device)
+        kind: PassName = "plain" if profiler is None else "torch"
+        phases: list[Phase] = ["active"] * (2 + self.steps)  # one more than is made: the window stays open
+
+        def opened(window: Window) -> None:
+            window.profiler = profiler
+
         steps = Steps(
-            plan=["active"] * (1 + self.steps),
+            plans=[Plan(name=kind, kind=kind, phases=phases, profile=self.config.profile)],
+            seconds=0,
             context=self.context,
             timer=timer,
-            profiler=profiler,
             progress=self.progress,
+            opened=opened,
+            closed=lambda _: None,
         )
         return Loop(
             steps=steps,

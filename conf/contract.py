@@ -21,9 +21,12 @@ def signal_status(number: int) -> int:
 
 # --- passes -------------------------------------------------------------------------------------------------------
 
-PassName = Literal["plain", "torch", "light", "nsys"]
+PassName = Literal["plain", "timed", "torch", "detail", "light", "nsys"]
 PASSES: tuple[PassName, ...] = get_args(PassName)  # the least disturbed pass first: readers take the first that exists
-TORCH_PASSES: tuple[PassName, ...] = ("torch", "light")  # by torch.profiler; light records device activities only
+# By torch.profiler: detail adds shapes, memory and FLOPs, light records device activities only.
+TORCH_PASSES: tuple[PassName, ...] = ("torch", "detail", "light")
+# The windows of one process, in an order in which none disturbs a later one whose times count.
+WINDOWS: tuple[PassName, ...] = ("plain", "timed", "torch", "detail")
 
 # What a step of a pass is for.
 Phase = Literal["warmup", "measured", "wait", "active"]
@@ -33,6 +36,10 @@ COUNTED: tuple[Phase, ...] = ("measured", "active")  # in the plain pass, in the
 Stage = Literal["setup", "turn", "warmup", "measure", "export", "done"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 TURN: Stage = "turn"  # waits until other runs on this host have measured
+
+# NCCL's Flight Recorder: the variable that sizes its buffer, in newer and in older releases of torch.
+RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+RECORDER_ENTRIES = 20_000
 
 # --- names of ranges ----------------------------------------------------------------------------------------------
 
@@ -54,7 +61,8 @@ GpuColumn = Literal[
 GPU_COLUMNS: tuple[GpuColumn, ...] = get_args(GpuColumn)
 StepColumn = Literal[
     "step", "phase", "start_ns", "host_ns", "device_ns", "data_wait_ns", "data_cpu_ns", "h2d_ns", "forward_ns",
-    "backward_ns", "optimizer_ns", "launch_ns", "first_of_epoch", "loss", "memory_allocated_bytes",
+    "backward_ns", "optimizer_ns", "forward_host_ns", "backward_host_ns",
+    "optimizer_host_ns", "host_ahead", "launch_ns", "first_of_epoch", "loss", "memory_allocated_bytes",
     "memory_reserved_bytes", "memory_peak_bytes", GpuColumn,
 ]  # fmt: skip
 StepRow = dict[StepColumn, Any]  # one step of one rank
@@ -65,13 +73,32 @@ RANGE_COLUMNS: dict[RangeName, StepColumn] = {
     "backward": "backward_ns",
     "optimizer": "optimizer_ns",
 }
+HOST_RANGE_COLUMNS: dict[RangeName, StepColumn] = {
+    "forward": "forward_host_ns",
+    "backward": "backward_host_ns",
+    "optimizer": "optimizer_host_ns",
+}
 _NO_INTEGERS: dict[StepColumn, type] = {
     "phase": str,
+    "host_ahead": bool,
     "first_of_epoch": bool,
     "loss": float,
     **{name: float for name in GPU_COLUMNS if name != "gpu_throttle_reasons"},
 }
 STEP_COLUMNS: dict[StepColumn, type] = {name: _NO_INTEGERS.get(name, int) for name in get_args(StepColumn)}
+
+KEY_AVERAGES: dict[str, type] = {
+    "name": str,
+    "count": int,
+    "self_cpu_ns": int,
+    "cpu_ns": int,
+    "self_device_ns": int,
+    "device_ns": int,
+    "self_cpu_memory_bytes": int,
+    "self_device_memory_bytes": int,
+    "flops": int,
+    "input_shapes": str,
+}
 
 # --- bandwidth of collectives -------------------------------------------------------------------------------------
 

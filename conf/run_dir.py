@@ -10,8 +10,9 @@ runs/<date>-<time>-<name>/
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from rankscope.conf.contract import PassName
 from rankscope.conf.files import read_json, write_json
 
 LAYOUT_VERSION = 1
@@ -115,9 +116,9 @@ class PassDir:
         return self.path.name
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> PassName:
         """The pass's name without the number of the repeat."""
-        return self.name.partition("-")[0]
+        return cast(PassName, self.name.partition("-")[0])
 
     @property
     def torchrun(self) -> Path:

@@ -24,6 +24,7 @@ from rankscope.conf.sections import (
     LaunchConfig,
     ModelConfig,
     Natural,
+    NotNegative,
     NsysConfig,
     OptimizerConfig,
     PrecisionConfig,
@@ -47,13 +48,16 @@ class RunConfig(Section, frozen=True, kw_only=True):
     mode: Literal["train", "eval", "inference"] = "train"
     runs_dir: str = "runs"
     run_dir: str | None = None  # null: a new folder under runs_dir
-    passes: list[PassName] = msgspec.field(default_factory=lambda: ["plain", "torch"])
+    passes: list[PassName] = msgspec.field(default_factory=lambda: ["plain", "timed", "torch", "detail"])
+    separate: bool = False  # each pass in its own processes; otherwise plain, timed, torch and detail share one start
     world_size: Count = 1
     batch_size: Count | None = 8  # per rank and micro-step; null if global_batch_size is set
     global_batch_size: Count | None = None  # over all ranks and micro-steps of an optimizer step
     repeats: Count = 1  # of the plain pass, each in new processes; a sweep uses 3
     gradient_accumulation: Count = 1
-    steps: Count = 20  # measured steps of the plain pass
+    steps: Count = 50  # measured steps of the plain pass, at least
+    seconds: NotNegative = 10.0  # measured time of the plain pass, at least; 0: only `steps` counts
+    timed_steps: Count = 30  # steps in which NCCL times every collective
     warmup_steps: Natural = 11  # on a GPU DDP times its own first ten steps, waiting for the device
     compile: Literal["off", "default", "reduce-overhead", "max-autotune"] = "off"
     num_workers: Natural = 0

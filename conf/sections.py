@@ -77,7 +77,7 @@ class ProfileConfig(Section, frozen=True, kw_only=True):
     with_stack: bool = False
     with_flops: bool = False
     device_only: bool = False  # device activities only: disturbs a host-bound job less; needs a GPU
-    light_above: Positive | None = 1.15  # torch step / plain step above which a light pass is added; null: never
+    light_above: Positive | None = None  # torch step / plain step above which a light pass is added; null: never
     modules: list[str] = []  # submodules as ranges, by name: [blocks.*,head]
 
     @property

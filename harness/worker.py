@@ -12,6 +12,8 @@ from rankscope.harness.group.process_group import die_with_parent
 from rankscope.harness.record.nvtx import under_nsys
 from rankscope.harness.record.progress import answer_for_stacks
 from rankscope.harness.record.recording import Recording, one_line
+from rankscope.harness.record.timed_collectives import keep_record
+from rankscope.harness.script import job as script
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +24,10 @@ def main(arguments: list[str]) -> None:
 
     An error that stops the rank is passed on to torchrun.
     """
-    path, pass_name = arguments
+    path, names = arguments[0], arguments[1].split(",")
     run_dir = RunDir(Path(path).absolute())  # a script may change the working folder
-    rank_dir = run_dir.for_pass(pass_name).rank(int(os.environ.get("RANK", "0")))
+    rank = int(os.environ.get("RANK", "0"))
+    rank_dir = run_dir.for_pass(names[0]).rank(rank)
     if "RANKSCOPE_UMASK" in os.environ:  # nsys clears the umask, which would make the files writable for everybody
         os.umask(int(os.environ["RANKSCOPE_UMASK"], 8))
     rank_dir.path.mkdir(parents=True, exist_ok=True)
@@ -32,7 +35,9 @@ def main(arguments: list[str]) -> None:
         die_with_parent()
     log_to(rank_dir)
     answer_for_stacks(rank_dir)
-    recording = Recording(run_dir, pass_name, rank_dir)
+    if "timed" in names:
+        keep_record()
+    recording = Recording(run_dir, names, rank)
     with saving(recording.save_for):
         try:
             _run(recording)
@@ -50,11 +55,9 @@ def _run(recording: Recording) -> None:
         import torch._dynamo  # noqa: F401
     with recording.turn:
         if config.script is not None:
-            from rankscope.harness.script import job as script
-
             script.run(recording)
         else:
-            from rankscope.harness.reference import job as reference
+            from rankscope.harness.reference import job as reference  # models and data sets, which no script needs
 
             reference.run(recording)
 

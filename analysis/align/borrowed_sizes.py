@@ -12,13 +12,16 @@ import numpy as np
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.rank.rank_data import NO_STEP, RankData
 
+# Which passes may lend sizes to a pass: a step with the same calls in the same order has the same sizes.
+_LENDERS = {"nsys": ("torch", "detail"), "torch": ("detail",), "light": ("torch", "detail")}
+
 
 def lender(ranks: list[RankData], folder: Path) -> Path | None:
     """Return the torch pass next to the nsys pass in `folder`; None if there is none or no size is missing."""
-    torch_pass = folder.resolve().parent / "torch"
-    lacking = any((data.comms["bytes"] == UNKNOWN).any() for data in ranks if data.source == "nsys")
-    found = lacking and folder.resolve().name == "nsys" and (torch_pass / "ranks").is_dir()
-    return torch_pass if found else None
+    lacking = any((data.comms["bytes"] == UNKNOWN).any() for data in ranks)
+    names = _LENDERS.get(folder.resolve().name, ()) if lacking else ()
+    passes = (folder.resolve().parent / name for name in names)
+    return next((place for place in passes if (place / "ranks").is_dir()), None)
 
 
 def borrow(ranks: list[RankData], lenders: list[RankData], steps: list[int]) -> list[RankData]:

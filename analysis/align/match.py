@@ -74,6 +74,10 @@ def _assumed_group(data: RankData, candidates: Many[str]) -> str:
     """
     if len(candidates) == 1:
         return candidates[0]
+    listed = {name: ranks for name, ranks in data.groups.items() if len(ranks) > 1 and data.rank in ranks}
+    if not candidates and len(listed) == 1:  # the trace's header names the only group
+        name, ranks = next(iter(listed.items()))
+        return f"{name}|{json.dumps(ranks)}"
     if not candidates and data.world_size is not None:
         return f"{_ASSUMED}|{json.dumps(list(range(data.world_size)))}"
     return _NO_GROUP

@@ -20,6 +20,7 @@ _KERNEL = re.compile(rf"(?:^|[^\w])(?:{'|'.join(_KERNELS.values())})", re.IGNORE
 # torch/csrc/distributed/c10d/ProcessGroup*.cpp.
 _HOST_BACKENDS = ("gloo", "mpi", "ucc", "xccl")  # without device work, the record itself is the collective
 _DEVICE_BACKENDS = ("nccl",)  # the record launches a kernel; RCCL uses the same prefix
+GLOO = "gloo:"
 
 _HOST_COLLECTIVE = re.compile(rf"(?:{'|'.join(_HOST_BACKENDS)}):", re.IGNORECASE)
 _LAUNCHES_COLLECTIVE = re.compile(rf"(?:{'|'.join(_DEVICE_BACKENDS)}):")
@@ -70,6 +71,11 @@ _ELEMENT_BYTES = {
     "ComplexFloat": 8, "ComplexDouble": 16, "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1,
     "Float8_e5m2fnuz": 1, "UInt16": 2, "UInt32": 4, "UInt64": 8,
 }  # fmt: skip
+# C++ names of element types, as operators' `Input type` has them, and torch's scalar types.
+_SCALAR_TYPES = {
+    "float": "Float", "double": "Double", "c10::Half": "Half", "c10::BFloat16": "BFloat16", "long int": "Long",
+    "int": "Int", "short int": "Short", "signed char": "Char", "unsigned char": "Byte", "bool": "Bool",
+}  # fmt: skip
 
 
 def is_communication(kernel: str) -> bool:
@@ -101,6 +107,11 @@ def collective_kind(name: str | None) -> str:
     """
     text = (name or "").partition("(")[0].lower()
     return next((word for word, kind in KINDS.items() if kind.pattern.search(text)), UNKNOWN_KIND)
+
+
+def scalar_type(cpp_name: object) -> str | None:
+    """Return torch's scalar type (`Float`, `BFloat16`, ...) for a C++ type name, None if unknown."""
+    return _SCALAR_TYPES.get(cpp_name) if isinstance(cpp_name, str) else None
 
 
 def payload_bytes(kind: str, dtype: str | None, inputs: int | None, outputs: int | None) -> int | None:

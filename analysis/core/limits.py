@@ -64,7 +64,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     ] = 0.03
     chance: Annotated[
         float, Meta(description="without a profiler: a rank is late only if chance is below this for equal ranks")
-    ] = 1e-3
+    ] = 0.003
     slow_step: Annotated[
         float, Meta(description="`slow_steps`: a step is slow if it takes this many times the usual one")
     ] = 1.5

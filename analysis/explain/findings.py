@@ -61,6 +61,7 @@ SLOW_STEPS = Rule(
     based_on="every unprofiled step of every rank; stacks of the main thread while such a step lasts",
     check=_slow_steps,
     advice=Advice("some steps take far longer than the usual one; make the work rarer, shorter or asynchronous"),
+    unprofiled=True,
     beyond_usual=True,
 )
 RULES: tuple[Rule, ...] = (
@@ -78,7 +79,7 @@ _BY_ID = {rule.id: rule for rule in RULES}
 def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
     """Return the findings over the analysed steps, the costliest first, without the time that profiling adds."""
     if not recording.ranks:
-        return []
+        return _untraced(recording, without)
     facts, limits = facts_of(recording, without), recording.options.limits
     room = Room.of(recording.analysed_steps, without.step_ms) if facts.gpu else None
     seen = facts.job is not None and facts.job.verdict != "undetermined"
@@ -89,6 +90,13 @@ def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
     if without.script:
         found = [_for_a_script(item) for item in found]
     return found
+
+
+def _untraced(recording: Recording, without: Unprofiled) -> list[Finding]:
+    """Return what the unprofiled steps of a run without a trace show."""
+    facts = Facts(steps=recording.step_table, verdict=recording.verdict, job=without.verdict, slow=without.slow)
+    found = [rule.apply(facts, recording.options.limits) for rule in RULES if rule.unprofiled]
+    return [_for_a_script(item) if without.script else item for item in found if item is not None]
 
 
 def find(facts: Facts, limits: Limits) -> list[Finding]:

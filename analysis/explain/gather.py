@@ -6,6 +6,7 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.measure.loader import loader_waits
 from rankscope.analysis.measure.recording import Recording
+from rankscope.analysis.read.pass_steps import read_steps
 from rankscope.analysis.read.run_settings import config_of
 from rankscope.analysis.verify.without_profiler import Unprofiled
 from rankscope.conf import RunDir
@@ -45,13 +46,11 @@ def _of_rank(table: Table, rank: int) -> Table:
 
 def _clocks(run_dir: RunDir) -> dict[int, dict[str, float]]:
     """Return each rank's mean clock (MHz) and all throttle reasons over the counted steps, if NVML was read."""
-    import pyarrow.parquet as pq
-
     found = {}
     for name in PASSES:
         for rank_dir in run_dir.for_pass(name).ranks():
             try:
-                rows = pq.read_table(rank_dir.steps).to_pylist()
+                rows = read_steps(rank_dir).to_pylist()
             except (OSError, ValueError):
                 continue
             counted = [row for row in rows if row.get("phase") in ("measured", "active") and row.get("gpu_clock_mhz")]

@@ -62,6 +62,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     profiler_adds: Profiler = "no"
     rough_on_cpu: bool = False  # of medium severity at most on a CPU, where the ends of collectives are imprecise
     late_rank: bool = False  # whether it is about a late rank
+    unprofiled: bool = False  # also found in a run that was not traced
     beyond_usual: bool = False  # the time lies in unusual steps, so the usual step does not bound it
     drop_if_small: bool = False  # not reported if the correction by the plain pass leaves less than Limits.reported
 

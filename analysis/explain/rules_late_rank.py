@@ -55,7 +55,8 @@ def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
         "steps_judged": job.steps_judged,
         "chance": job.chance,
     }
-    return Claim(ranks=[job.rank], gain_ns=job.gain_ns, evidence=evidence, place=job.part or "")
+    step_ms = None if job.step_ns is None else job.step_ns * 1e-6
+    return Claim(ranks=[job.rank], gain_ns=job.gain_ns, evidence=evidence, place=job.part or "", step_ms=step_ms)
 
 
 def _costly(verdict: Verdict, limits: Limits) -> tuple[list[int], int]:
@@ -78,6 +79,7 @@ def _late(cause: str, says: str, advice: Advice, part: Part | None = None, profi
         remains="others' work",
         profiler_adds=profiler_adds,
         late_rank=True,
+        unprofiled=True,
     )
 
 

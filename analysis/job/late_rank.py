@@ -11,12 +11,15 @@ import numpy as np
 
 from rankscope.analysis.core.chance import binomial_tail, independent_share, median_interval
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.timed_calls import TimedCalls
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.analysis.measure.stragglers import VerdictName
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 
 Cause = Literal["compute", "data", "host", "copy"]
+_OUTSIDE = "outside forward, backward and optimizer"
+_UNBLOCKED = 2  # steps after the window has opened
 FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance
 
 
@@ -34,12 +37,17 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     steps_judged: int = 0
     chance: float | None = None  # the probability that one of equal ranks has this many late steps
     gain_ns: float = 0.0  # per step: what the others lose at most by waiting for it
+    step_ns: float | None = None  # the usual step
     late_steps: list[tuple[int, int, float]] = []  # step, rank, lateness
     reason: str | None = None  # why undetermined
 
 
-def judge(window: Window, calls: TimedCalls | None, limits: Limits) -> JobVerdict:
-    """Return the verdict over the counted steps of a window; `calls` are the timed collectives of its steps."""
+def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: float | None = None) -> JobVerdict:
+    """Return the verdict over the counted steps of a window; `calls` are the timed collectives of its steps.
+
+    `mean_ns` is the mean step of the plain window, which bounds what mending a rank saves; None: that of this window.
+    """
+    free = None if calls is None else _unblocked_host(window)
     window = window.only(window.counted)
     name = "plain" if calls is None else "timed"
     if len(window.ranks) < 2:
@@ -48,15 +56,64 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits) -> JobVerdic
         reason = f"{len(window.steps)} steps are too few to distinguish a late rank from chance: {FEW_STEPS} are needed"
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps)
-    found = over_run(late, float(np.median(window.step_ns)), limits)
+    usual = float(np.median(window.step_ns))
+    found = over_run(late, usual, limits)
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
-    found = msgspec.structs.replace(found, window=name, late_steps=numbered)
+    found = msgspec.structs.replace(found, window=name, late_steps=numbered, step_ns=usual)
     if found.rank is None:
         return found
-    at = found.rank
-    steps = np.array([step for step, rank, _ in numbered if rank == window.ranks[at]])
-    cause, part = cause_of(window.only(np.isin(window.steps, steps)), at, found.lateness_ns or 0.0, limits)
-    return msgspec.structs.replace(found, rank=window.ranks[at], cause=cause, part=part)
+    own_steps = {step for step, rank, _ in numbered if rank == window.ranks[found.rank]}
+    its = window.only(np.array([step in own_steps for step in window.steps]))
+    why = cause_of(its, found.rank, found.lateness_ns or 0.0, limits)
+    if why is None:
+        return _unexplained(found, window.ranks[found.rank])
+    mean_ns = float(window.step_ns.mean()) if mean_ns is None else mean_ns
+    gain = _gain(window, found, why, mean_ns, free)
+    return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
+
+
+def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
+    """Return the verdict that no rank is late: one comes last, but no part of its step is longer than the others'.
+
+    This happens in jobs that are bound by their hosts. One rank's host runs ahead until the device's queue is full, and
+    the other sets the pace, although both are equally fast. Which one it is depends on chance.
+    """
+    reason = (
+        f"rank {rank} comes {(found.lateness_ns or 0.0) * 1e-6:.2f} ms after the others, but no part of its step is "
+        "longer by that much: its host has no lead over its device, and theirs has"
+    )
+    return msgspec.structs.replace(
+        found, verdict="none", rank=None, lateness_ns=None, interval_ns=None, steps_late=0, late_steps=[], gain_ns=0.0,
+        reason=reason,
+    )  # fmt: skip
+
+
+def _gain(window: Window, found: JobVerdict, why: "Why", mean_ns: float, free: Column | None) -> float:
+    """Return what fixing the late rank saves per step (ns): at most its excess in the steps in which it is late.
+
+    The job then is still as slow as the hosts of the other ranks: `free` is the time that each host needs for a step.
+    """
+    at = found.rank or 0
+    lateness = np.array([late for _, number, late in found.late_steps if number == window.ranks[at]])
+    gain = float(np.minimum(lateness, why.excess_ns).sum()) / len(window.steps)
+    if free is not None:
+        gain = min(gain, mean_ns - float(np.median(np.delete(free, at))))
+    return max(0.0, gain)
+
+
+def _unblocked_host(window: Window) -> Column | None:
+    """Return by rank the time (ns) in which an unblocked host enqueues a step; None if not recorded.
+
+    It comes from the first steps of a window, which opened with an idle device. Later the host of a rank that waits for
+    others is as slow as they are, because its launches fill the device's queue.
+    """
+    names = [f"{name}_host" for name in ("forward", "backward", "optimizer")]
+    first = np.flatnonzero(~window.counted)[:_UNBLOCKED]
+    if not window.on_device or not len(first) or any(f"{name}_ns" not in window.columns for name in names):
+        return None
+    host: Matrix = np.asarray(sum(window.part(name) for name in [*names, DATA_WAIT]))
+    found: Column = np.median(host[:, first], axis=1)
+    return found
 
 
 def from_parts(window: Window) -> Matrix:
@@ -115,37 +172,44 @@ def over_run(late: Matrix, step_ns: float, limits: Limits) -> JobVerdict:
     )
 
 
-def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> tuple[Cause | None, str | None]:
-    """Return why the rank at position `at` is late in the steps of `window`, and in which part of the step.
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a rank is late: the cause, the part of the step, and how much longer that part is than on the others (ns)."""
 
-    The cause is the loader or copies if their excess over the other ranks explains the lateness. Otherwise the host's
-    lead decides: if the host has enqueued its step before the device has finished it, the device is slow.
+    cause: Cause
+    part: str
+    excess_ns: float
+
+
+def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why | None:
+    """Return why the rank at position `at` is late in the steps of `window`; None if nothing explains it.
+
+    A part explains the lateness if its excess over the other ranks is at least `cause_share` of it. If the host has
+    enqueued its step before the device has finished it, the device is slow. That can be in the backward pass, which
+    includes waiting and so has no excess.
     """
 
-    def excess(part: str) -> float:
-        values = window.part(part)
-        return float(np.median(values[at] - _others(values)[at]))
+    def part(name: str) -> float:
+        return _excess(window.part(name), at)
 
     needed = limits.cause_share * lateness_ns
-    if excess("data_wait") >= needed:
-        return "data", "waiting for the loader"
-    if excess("h2d") >= needed:
-        return "copy", "copies to the device"
+    parts: list[tuple[Cause, str, float]] = [
+        ("data", "waiting for the loader", part(DATA_WAIT)),
+        ("copy", "copies to the device", part("h2d")),
+    ]
     ahead = window.columns.get("host_ahead")
     if not window.on_device or ahead is None or np.isnan(ahead).any():
-        if excess("forward") >= needed:
-            return "compute", "forward"
         rest = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)
-        if not window.on_device:
-            rest = rest - window.part(DATA_WAIT)
-        return ("host", "outside forward and backward") if _excess(rest, at) >= needed else (None, None)
-    if float(np.mean(ahead[at])) >= 0.5:
-        return "compute", "forward" if excess("forward") >= needed else "backward"
-    lost = {name: excess(f"{name}_host") for name in ("forward", "backward", "optimizer")}
-    own = sum(window.part(f"{name}_host") for name in lost) + window.part("data_wait")
-    lost["outside forward, backward and optimizer"] = _excess(window.columns["host_ns"] - own, at)
-    where = max(lost, key=lambda name: lost[name])
-    return "host", where if lost[where] >= needed else None
+        rest = rest if window.on_device else rest - window.part(DATA_WAIT)
+        parts += [("compute", "forward", part("forward")), ("host", _OUTSIDE, _excess(rest, at))]
+    elif float(np.mean(ahead[at])) >= 0.5:
+        parts += [("compute", "forward", part("forward")), ("compute", "backward", lateness_ns)]
+    else:
+        hosts = [f"{name}_host" for name in ("forward", "backward", "optimizer")]
+        rest = window.columns["host_ns"] - sum(window.part(name) for name in hosts) - window.part(DATA_WAIT)
+        parts += [("host", name.removesuffix("_host"), part(name)) for name in hosts]
+        parts += [("host", _OUTSIDE, _excess(rest, at))]
+    found = next((item for item in parts if item[2] >= needed), None)
+    return None if found is None else Why(cause=found[0], part=found[1], excess_ns=found[2])
 
 
 def _others(values: Matrix) -> Matrix:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.collective_kinds import collective_kind, payload_bytes
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.window import Matrix
@@ -22,7 +23,8 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     group: list[str]
     seq: list[int]
     kind: list[str]
-    bytes: list[int | None]
+    in_nelems: list[int | None]
+    out_nelems: list[int | None]
     dtype: list[str | None]
     duration_ns: list[int | None]  # including the wait for other ranks; null: not timed
     enqueued_ns: list[int]  # host clock, time.time_ns
@@ -98,15 +100,20 @@ def match(calls: Mapping[int, RankCalls], starts: Mapping[int, tuple[Column, Col
         numbers, begins = starts[first]
         at = int(np.searchsorted(begins, calls[first].enqueued_ns[rows[first]], side="right")) - 1
         step[column] = numbers[at] if at >= 0 else -1
-        sizes.append(calls[first].bytes[rows[first]])
+        sizes.append(_bytes(calls[first], rows[first]))
     return TimedCalls(
         ranks=ranks,
         group=[group for group, _, _ in kept],
-        kind=[kind for _, _, kind in kept],
+        kind=[collective_kind(kind) for _, _, kind in kept],
         bytes=sizes,
         step=step,
         duration_ns=duration,
     )
+
+
+def _bytes(calls: RankCalls, row: int) -> int | None:
+    kind = collective_kind(calls.kind[row])
+    return payload_bytes(kind, calls.dtype[row], calls.in_nelems[row], calls.out_nelems[row])
 
 
 def by_size(calls: TimedCalls) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
+from rankscope.analysis.read.pass_steps import read_steps
 from rankscope.conf import PassDir, RunDir
 from rankscope.conf.contract import PASSES, StepColumn
 
@@ -28,7 +28,7 @@ def _rows(pass_dir: PassDir) -> list[dict[str, Any]]:
     rows = []
     for rank_dir in pass_dir.ranks():
         try:
-            table = pq.read_table(rank_dir.steps, columns=list(_COLUMNS))
+            table = read_steps(rank_dir)
         except (OSError, pa.ArrowInvalid):
             continue
         allocated, reserved, peak = (pc.max(table[name]).as_py() for name in _COLUMNS)

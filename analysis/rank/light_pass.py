@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pyarrow.parquet as pq
 
 from rankscope.analysis.core.collective_kinds import collective_kind, is_communication
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.steps import STEP, host_steps
+from rankscope.analysis.read.pass_steps import has_steps, read_steps
 from rankscope.analysis.read.rank_trace import CODED, HOST_COLUMNS, RankTrace
 from rankscope.conf.contract import DATA_WAIT, StepRow
 from rankscope.conf.files import read_json
@@ -23,9 +23,9 @@ def completed(trace: RankTrace, path: Path) -> RankTrace:
     """Return the trace with steps from the rank's own records; unchanged if it has steps or there are no records."""
     rank_dir = RankDir(path.parent)
     bare = trace.source == "kineto" and not len(host_steps(trace.host)) and len(trace.launches) > 0
-    if not bare or not rank_dir.steps.exists():
+    if not bare or not has_steps(rank_dir):
         return trace
-    every: list[StepRow] = pq.read_table(rank_dir.steps).to_pylist()
+    every: list[StepRow] = read_steps(rank_dir).to_pylist()
     rows = [row for row in every if row["phase"] == "active" and row["host_ns"]]
     if not rows:
         return trace
@@ -37,10 +37,10 @@ def completed(trace: RankTrace, path: Path) -> RankTrace:
 def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
     """Return the trace without steps that the rank began but did not end: it failed, or its script was over."""
     rank_dir = RankDir(path.parent)
-    if not rank_dir.steps.exists():
+    if not has_steps(rank_dir):
         return trace
     try:
-        rows: list[StepRow] = pq.read_table(rank_dir.steps, columns=["step", "host_ns"]).to_pylist()
+        rows: list[StepRow] = read_steps(rank_dir).select(["step", "host_ns"]).to_pylist()
     except (OSError, ValueError):
         return trace
     ended = {row["step"] for row in rows if row["host_ns"] is not None}

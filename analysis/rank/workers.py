@@ -23,7 +23,7 @@ from rankscope.analysis.rank.prepare import prepare
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.steps import host_steps
 from rankscope.analysis.read import reader as readers
-from rankscope.analysis.read.kineto import python_stacks
+from rankscope.analysis.read.kineto import gloo_sizes, python_stacks
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import RankTrace, merge_cycles
 from rankscope.analysis.read.sources import Source
@@ -91,7 +91,8 @@ def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
     for source in job.sources:
         rank = source.rank if source.rank is not None else source.rank_from_name
         try:
-            traces.append(readers.read(source, fast=job.fast))
+            trace = readers.read(source, fast=job.fast)
+            traces.append(trace if source.nsys else gloo_sizes.with_sizes(trace, source.path))
         except UnreadableTraceError as error:
             if error.notice.kind != "not_a_trace" or source.explicit:
                 notices.append(msgspec.structs.replace(error.notice, rank=error.notice.rank or rank))

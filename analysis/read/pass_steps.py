@@ -4,13 +4,15 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankscope.analysis.core.table import Column
 from rankscope.conf import RunDir
-from rankscope.conf.contract import COUNTED
+from rankscope.conf.columns_file import json_of, read_columns
+from rankscope.conf.contract import COUNTED, STEP_COLUMNS
 from rankscope.conf.files import read_json
-from rankscope.conf.run_dir import PassDir
+from rankscope.conf.run_dir import PassDir, RankDir
 
 
 class PassSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +39,20 @@ class PassSteps(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
+def has_steps(rank_dir: RankDir) -> bool:
+    return rank_dir.steps.exists() or json_of(rank_dir.steps).exists()
+
+
+def read_steps(rank_dir: RankDir) -> pa.Table:
+    """Read the steps of a rank: as Parquet, or as the rank itself left them if the launcher did not come to it.
+
+    Raises `OSError` or `ValueError`.
+    """
+    if rank_dir.steps.exists():
+        return pq.read_table(rank_dir.steps)
+    return read_columns(rank_dir.steps, STEP_COLUMNS)
+
+
 def read_pass(pass_dir: PassDir, phase: str | None) -> PassSteps | None:
     """Read the steps of one phase (`measured`, `active`; None: all) of every rank of a pass; None if there are none."""
     ranks: dict[int, dict[str, Column]] = {}
@@ -45,7 +61,7 @@ def read_pass(pass_dir: PassDir, phase: str | None) -> PassSteps | None:
     counted: dict[int, Column] = {}
     for rank_dir in pass_dir.ranks():
         try:
-            table = pq.read_table(rank_dir.steps)
+            table = read_steps(rank_dir)
             info[rank_dir.rank] = read_json(rank_dir.info)
         except (OSError, ValueError):
             continue  # the analysis names missing ranks by the traces; a pass without numbers is null

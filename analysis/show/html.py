@@ -18,7 +18,7 @@ from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.timeline.build import build
 from rankscope.analysis.show.timeline.page import embedded
 from rankscope.analysis.show.timeline.sentences import TITLES
-from rankscope.analysis.show.words import PROFILERS, device_words, memory_words, slowdown, verdict_sentence
+from rankscope.analysis.show.words import PROFILERS, device_words, memory_words, slow_words, slowdown, verdict_sentence
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 
@@ -43,6 +43,7 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         title=name,
         s=summary,
         verdict=verdict_sentence(summary),
+        slow=slow_words(summary),
         rate=summary["throughput"],
         device=device_words(summary["per_rank"]),
         memory=memory_words(summary["memory"]),

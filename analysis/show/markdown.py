@@ -5,7 +5,7 @@ import shlex
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.show import pages
-from rankscope.analysis.show.words import device_words, verdict_sentence, warning_lines
+from rankscope.analysis.show.words import device_words, slow_words, verdict_sentence, warning_lines
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 
@@ -18,6 +18,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
         s=summary,
         title=f"rankscope: {run_dir.path.resolve().name}" if run_dir else "rankscope",
         verdict=verdict_sentence(summary),
+        slow=slow_words(summary),
         rate=summary["throughput"],
         device=device_words(summary["per_rank"]),
         parts=PARTS,

@@ -247,5 +247,7 @@ def _slowdown(analysis: Analysis) -> float | None:
     gains = [item.recoverable_ms for item in analysis.findings if item.id.startswith("straggler")]
     if not gains or gains[0] is None:
         return None
+    if analysis.without.step_ms is None and not len(analysis.analysed_steps):
+        return None
     step_ms = analysis.without.step_ms or float(analysis.analysed_steps["step_ns"].mean()) * 1e-6
     return round(step_ms / (step_ms - gains[0]), 4) if gains[0] < step_ms else None

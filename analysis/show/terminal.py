@@ -33,17 +33,10 @@ _SHOWN_COLLECTIVES = 6
 
 
 def show(summary: Json, console: Console) -> None:
-    """Print the summary; for a run without traces only the throughput, and why there is no more."""
-    if summary["source"] is None:
-        _show_untraced(summary, console)
-        return
-    console.print(Group(*[part for part in _parts(summary) if part is not None]))
-
-
-def _show_untraced(summary: Json, console: Console) -> None:
-    ranks, rate = summary["world_size"], summary["throughput"]
-    console.print(f"{ranks} rank{'s' if ranks > 1 else ''}, {summary['stragglers']['reason']}", markup=False)
-    console.print("No step was measured on every rank." if rate is None else rate_words(rate), style="bold")
+    """Print the summary; for a run without traces only the verdict, throughput, findings and warnings."""
+    untraced = summary["source"] is None
+    parts = [_headline(summary), _findings(summary), _warnings(summary)] if untraced else _parts(summary)
+    console.print(Group(*[part for part in parts if part is not None]))
 
 
 def _parts(summary: Json) -> list[RenderableType | None]:
@@ -80,12 +73,13 @@ def _headline(summary: Json) -> RenderableType:
     steps = summary["steps"]
     ranks = summary["world_size"]
     text = Text()
-    text.append(f"{ranks} rank{'s' if ranks > 1 else ''}, {len(steps)} analysed step{'s' if len(steps) != 1 else ''}")
+    count = "not traced" if summary["source"] is None else f"{len(steps)} analysed step{'s' if len(steps) != 1 else ''}"
+    text.append(f"{ranks} rank{'s' if ranks > 1 else ''}, {count}")
     if steps:
         text.append(f" ({steps[0]} to {steps[-1]})" if len(steps) > 1 else f" ({steps[0]})")
     text.append(f", status {summary['status']}\n", "bold" if summary["status"] == "ok" else "bold yellow")
     text.append(verdict_sentence(summary), "bold")
-    slow = slow_words(summary["slow_steps"])
+    slow = slow_words(summary)
     text.append(f"\n{slow}" if slow else "", "bold")
     rate = summary["throughput"]
     if rate:

@@ -10,7 +10,12 @@ _CAUSE = {
     "earlier_comm": "collectives of another group hold it up",
     "mixed": "it has several causes",
 }
-PROFILERS = {"torch": "torch.profiler", "light": "its light pass (device only)", "nsys": "Nsight Systems"}
+PROFILERS = {
+    "timed": "NCCL's timing of collectives",
+    "torch": "torch.profiler",
+    "light": "its light pass (device only)",
+    "nsys": "Nsight Systems",
+}
 
 
 def verdict_sentence(summary: Json) -> str:
@@ -54,12 +59,14 @@ def _where(summary: Json) -> str:
     return " under the profiler only" if summary["throughput"] else ""
 
 
-def slow_words(slow: Json | None) -> str:
-    """Say which steps are far longer than usual, where the time goes, and what it costs; empty if there are none."""
-    if slow is None:
+def slow_words(summary: Json) -> str:
+    """Say which steps are far longer than usual, where the time goes, and what it costs; empty if that is little."""
+    slow = summary["slow_steps"]
+    if slow is None or not any(item["id"] == "slow_steps" for item in summary["findings"]):
         return ""
-    ranks = f"rank {slow['ranks'][0]}" if len(slow["ranks"]) == 1 else "every rank" if not slow["waiting"] else "ranks"
-    often = f"Every {slow['period']} steps" if slow["period"] else f"In {len(slow['steps'])} steps"
+    ranks = "every rank" if not slow["waiting"] else f"rank {', '.join(map(str, slow['ranks']))}"
+    count = len(slow["steps"])
+    often = f"Every {slow['period']} steps" if slow["period"] else f"In {count} step{'s' if count > 1 else ''}"
     place = f", at {slow['where']}" if slow["where"] else ""
     more = slow["slow_ms"] - slow["usual_ms"]
     cost = f"{slow['lost_ms']:.1f} of {slow['mean_ms']:.1f} ms per step"

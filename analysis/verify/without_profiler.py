@@ -21,7 +21,7 @@ from rankscope.analysis.read import pass_steps
 from rankscope.analysis.verify import plain_pass
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 
-PASSES = ("torch", "light", "nsys")
+PASSES = ("timed", "torch", "light", "nsys")
 
 
 class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,7 +55,10 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
         notices.append(Notice(kind="no_plain_pass", level="info", message=text))
         return Unprofiled(script=script), notices
-    traced = {name: pass_steps.read_pass(run_dir.for_pass(name), "active") for name in PASSES}
+    traced = {
+        name: pass_steps.read_pass(run_dir.for_pass(name), "measured" if name == "timed" else "active")
+        for name in PASSES
+    }
     base = found.step_ns()
     slowed = {name: None if steps is None else steps.step_ns() for name, steps in traced.items()}
     overheads = {name: round(step_ns / base, 4) if base and step_ns else None for name, step_ns in slowed.items()}
@@ -95,7 +98,8 @@ def _job(run_dir: RunDir, limits: Limits) -> tuple[JobVerdict | None, TimedCalls
     plain = None if passed is None else Window.of(passed)
     slow = None if plain is None else slow_steps.find(plain, limits, slow_steps.read_stacks(run_dir.for_pass("plain")))
     if window is not None and calls is not None and np.any(calls.step >= 0):
-        return late_rank.judge(window, calls, limits), calls, slow
+        mean_ns = None if plain is None else float(plain.only(plain.counted).step_ns.mean())
+        return late_rank.judge(window, calls, limits, mean_ns), calls, slow
     return None if plain is None else late_rank.judge(plain, None, limits), None, slow
 
 

@@ -43,6 +43,14 @@ class RankContext:
         if self.control is not None:
             self.control.barrier()
 
+    def largest(self, value: float) -> float:
+        """Return the largest `value` of all ranks; every rank calls this."""
+        if self.control is None:
+            return value
+        gathered, work = self.control.gather_later(torch.tensor([value], dtype=torch.float64))
+        work.wait()
+        return float(torch.cat(gathered).max())
+
 
 def die_with_parent() -> None:
     """Let the kernel kill this process when its parent dies, so that no rank or loader worker is left behind."""

@@ -110,7 +110,7 @@ class GpuState:
 def _open(uuid: str | None) -> tuple[Any, Any]:
     """Return NVML and the device with a UUID, or (None, None)."""
     try:
-        import pynvml
+        import pynvml  # an extra
 
         pynvml.nvmlInit()
         return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid)

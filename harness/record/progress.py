@@ -48,6 +48,10 @@ class Progress:
         """Report a new phase at the current step."""
         self.update(phase, self._step)
 
+    def expect(self, steps: int) -> None:
+        """Report a new total number of steps from now on."""
+        self._of = steps
+
     def close(self) -> None:
         os.close(self._file)
 

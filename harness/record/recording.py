@@ -1,37 +1,41 @@
-"""Records one rank in one pass: the run folder and the name of the pass in, the files of the rank out.
+"""Records one rank in one start: the run folder and the windows in, the files of the rank in each window out.
 
 It records the reference model and user scripts in the same way. Whatever stops the rank, the recorded steps are kept
 and rank.json has the reason.
 """
 
 import hashlib
+import json
 import logging
 import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from rankscope.conf.contract import TORCH_PASSES, Phase
-from rankscope.conf.files import write_json
+from rankscope.conf.columns_file import write_columns
+from rankscope.conf.contract import STEP_COLUMNS, StepRow
+from rankscope.conf.files import read_json, write_json, write_text
 from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness.group import clock_probes
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.gpu_state import GpuState
 from rankscope.harness.record.nsys_capture import Capture
-from rankscope.harness.record.nvtx import Emitter, TorchEmitter, under_nsys
+from rankscope.harness.record.nvtx import Emitter, PackageEmitter, TorchEmitter, under_nsys
 from rankscope.harness.record.progress import Progress
 from rankscope.harness.record.ranges import Ranges
-from rankscope.harness.record.schedule import phases
-from rankscope.harness.record.step_timer import StepTimer, write_steps
-from rankscope.harness.record.steps import Steps
-from rankscope.harness.record.torch_profiler import StepProfiler, light
+from rankscope.harness.record.schedule import Plan, plans
+from rankscope.harness.record.slow_steps import SlowSteps
+from rankscope.harness.record.step_timer import StepTimer
+from rankscope.harness.record.steps import Steps, Window
+from rankscope.harness.record.timed_collectives import TimedCollectives, why_not
+from rankscope.harness.record.torch_profiler import StepProfiler
 from rankscope.harness.record.turn import Turn
 
 _TRACE_S = 10.0  # how long a signal waits for a trace; less than launch.grace_s and torchrun's own 30 s
@@ -39,17 +43,21 @@ log = logging.getLogger(__name__)
 
 
 class Recording:
-    """One rank in one pass; `info` becomes rank.json."""
+    """One rank in one start, which records one window after another; `info` becomes rank.json of each of them."""
 
-    def __init__(self, run_dir: RunDir, pass_name: str, rank_dir: RankDir) -> None:
+    def __init__(self, run_dir: RunDir, names: Sequence[str], rank: int) -> None:
         self.run_dir = run_dir
-        self.rank_dir = rank_dir
-        self.pass_name = pass_name
-        self.pass_dir = run_dir.for_pass(pass_name)
-        self.kind = self.pass_dir.kind  # a repeat records the same as its pass
-        self.info: dict[str, Any] = {"rank": rank_dir.rank, "pid": os.getpid(), "pass": pass_name}
+        self.names = list(names)
+        self.pass_dir = run_dir.for_pass(names[0])  # logs and progress of the start lie there
+        self.rank_dir = self.pass_dir.rank(rank)
+        self.kind = self.pass_dir.kind  # of the first window
+        self.info: dict[str, Any] = {"rank": rank, "pid": os.getpid()}
         self.steps: Steps | None = None
         self._gpu: GpuState | None = None
+        self._keep_trace = True
+        self._metadata: dict[str, Any] = {}
+        self._ranges: list[Ranges] = []
+        self._when_detailed: list[Callable[[bool], None]] = []
         self._saving = threading.Lock()
         self._tracing = threading.Lock()
         self._saved = False
@@ -59,9 +67,22 @@ class Recording:
         return load_config(self.run_dir.config)
 
     @cached_property
-    def plan(self) -> list[Phase]:
-        """What each step of the pass is for."""
-        return phases(self.config, self.kind)
+    def plans(self) -> list[Plan]:
+        """The windows of this start in order."""
+        return plans(self.config, self.run_dir, self.names, self._known_steps())
+
+    @property
+    def needed(self) -> int:
+        """How many steps the start needs at least."""
+        return sum(len(plan.phases) for plan in self.plans)
+
+    def _known_steps(self) -> int | None:
+        """Return how many steps the job makes in all, if an earlier start has seen its end."""
+        try:
+            found = read_json(self.run_dir.for_pass("plain").rank(self.info["rank"]).info)["job_steps"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return found if isinstance(found, int) else None
 
     @cached_property
     def turn(self) -> Turn:
@@ -69,40 +90,90 @@ class Recording:
         return Turn(self.config.launch.turn, self.pass_dir, self.rank_dir.rank)
 
     def prepare(self, context: RankContext, progress: Progress, *, keep_trace: bool = True) -> Steps:
-        """Create the timer, and the profiler of the pass, for this rank's device."""
+        """Create what times the steps on this rank's device."""
         config_hash = hashlib.sha256(self.run_dir.config.read_bytes()).hexdigest()
         self.info |= describe(context) | {"config_hash": config_hash}
         log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
-        profiler: StepProfiler | Capture | None = None
-        if self.kind in TORCH_PASSES:
-            keys = ("rank", "host", "boot_id", "config_hash")
-            metadata = {f"rankscope_{key}": self.info[key] for key in keys}
-            options = self.config.profile if self.kind == "torch" else light(self.config.profile)
-            profiler = StepProfiler(
-                options, context, self.rank_dir, metadata, keep_trace=keep_trace, guard=self.stopping
-            )
-        elif self.kind == "nsys":
-            profiler = Capture(self.config.profile, context, profiled=under_nsys())
+        self._metadata = {f"rankscope_{key}": self.info[key] for key in ("rank", "host", "boot_id", "config_hash")}
+        self._keep_trace = keep_trace
         self._gpu = GpuState(context, self.info["device_uuid"])
-        timer = StepTimer(context.device)
-        self.steps = Steps(plan=self.plan, context=context, timer=timer, profiler=profiler, progress=progress)
+        self.steps = Steps(
+            plans=self.plans,
+            seconds=self.config.seconds,
+            context=context,
+            timer=StepTimer(context.device),
+            progress=progress,
+            opened=self._opened,
+            closed=self._closed,
+        )
         return self.steps
 
-    @property
-    def annotates(self) -> bool:
-        return self.kind == "torch"
+    def _opened(self, window: Window) -> None:
+        """Give a window what records it, and let ranges be seen by its profiler."""
+        assert self.steps is not None
+        kind, context = window.plan.kind, self.steps.context
+        if kind == "timed":
+            window.skipped = why_not(context)
+            if window.skipped is not None:
+                self.note(f"collectives were not timed: {window.skipped}")
+                return
+            window.timed = TimedCollectives()
+        elif kind == "plain":
+            window.slow = SlowSteps(self.steps.timer)
+        elif kind == "nsys":
+            window.profiler = Capture(window.plan.profile, context, profiled=under_nsys())
+        else:
+            window.profiler = StepProfiler(
+                window.plan.profile,
+                context,
+                self._dir_of(window),
+                self._metadata,
+                first=window.first,
+                keep_trace=self._keep_trace,
+                guard=self.stopping,
+            )
+        annotates = kind in ("torch", "detail") and not window.plan.profile.device_only
+        for item in self._ranges:
+            item.annotate(annotates)
+        if window.plan.profile.modules and window.profiler is not None:
+            for act in self._when_detailed:
+                act(annotates)
+            self._when_detailed.clear()
+
+    def _closed(self, window: Window) -> None:
+        """Write the files of a window as soon as it is complete: whatever the job does next, they are there."""
+        for item in self._ranges:
+            item.annotate(False)
+        with self._saving:
+            self._write(window, "ok", None)
+
+    def when_detailed(self, act: Callable[[bool], None]) -> None:
+        """Call `act` when the window opens that records modules; its argument is whether torch.profiler records."""
+        self._when_detailed.append(act)
+
+    def note(self, text: str) -> None:
+        """Add a line that the analysis shows, once."""
+        notes = self.info.setdefault("notes", [])
+        if text not in notes:
+            notes.append(text)
+            log.info("%s", text)
+
+    def _dir_of(self, window: Window) -> RankDir:
+        return self.run_dir.for_pass(window.plan.name).rank(self.rank_dir.rank)
 
     @cached_property
     def emitter(self) -> Emitter | None:
         """The emitter of NVTX ranges: on a GPU in every pass, on a CPU only under Nsight Systems."""
         assert self.steps is not None  # `prepare` comes first
-        if isinstance(self.steps.profiler, Capture):
-            return self.steps.profiler.emitter
+        if self.kind == "nsys":
+            return TorchEmitter() if self.steps.context.cuda else PackageEmitter() if under_nsys() else None
         return TorchEmitter() if self.steps.context.cuda else None
 
     def ranges(self, *, loose: bool = False) -> Ranges:
         assert self.steps is not None  # `prepare` comes first
-        return Ranges(self.steps.timer, annotate=self.annotates, nvtx=self.emitter, loose=loose)
+        made = Ranges(self.steps.timer, annotate=False, nvtx=self.emitter, loose=loose)
+        self._ranges.append(made)
+        return made
 
     def begin(self) -> None:
         """Compare clocks and start sampling the GPU; all ranks together."""
@@ -132,17 +203,26 @@ class Recording:
         error = sys.exception()
         with self._tracing:
             with self._saving:
-                if not self._saved:
-                    self._write("unfinished" if error is None else "failed", None if error is None else one_line(error))
+                if not self._saved and self.steps is not None and self.steps.windows:
+                    status = "unfinished" if error is None else "failed"
+                    self._write(self.steps.window, status, None if error is None else one_line(error))
             yield
 
     def save(self, error: str | None = None) -> None:
-        """Write steps.parquet and rank.json. Only the first call counts, if two threads call it."""
+        """Write the files of every window that was begun. Only the first call counts, if two threads call it.
+
+        A window that is complete stays so, whatever happened afterwards.
+        """
         with self._saving:
             if not self._saved:
                 if self._gpu is not None:
                     self._gpu.stop()
-                self._write("ok" if error is None else "failed", error)
+                windows = [] if self.steps is None else [w for w in self.steps.windows if w.skipped is None]
+                for window in windows:
+                    failed = error is not None and not window.closed
+                    self._write(window, "failed" if failed else "ok", error if failed else None)
+                if not windows:
+                    self._write(None, "ok" if error is None else "failed", error)
             self._saved = True
 
     def save_for(self, signal_name: str) -> None:
@@ -151,14 +231,20 @@ class Recording:
             self._tracing.release()
         self.save(signal_name)
 
-    def _write(self, status: str, error: str | None) -> None:
-        rows = self.steps.timer.rows() if self.steps else []
+    def _write(self, window: Window | None, status: str, error: str | None) -> None:
+        rank_dir = self.rank_dir if window is None else self._dir_of(window)
+        rank_dir.path.mkdir(parents=True, exist_ok=True)
+        rows: list[StepRow] = []
+        if self.steps is not None and window is not None:
+            rows = [row for row in self.steps.timer.rows() if window.first <= row["step"] <= window.last]
         if self._gpu is not None:
             rows = [row | self._gpu.during(row["start_ns"], row["start_ns"] + (row["host_ns"] or 0)) for row in rows]
         peaks = [row["memory_peak_bytes"] for row in rows if row["memory_peak_bytes"] is not None]
-        profiler = self.steps.profiler if self.steps else None
-        notes = [*self.info.get("notes", []), *(profiler.notes if profiler else [])]
+        recorder = None if window is None else window.profiler or window.timed
+        notes = [*self.info.get("notes", []), *(recorder.notes if recorder else [])]
+        profiler = None if window is None else window.profiler
         info = self.info | {
+            "pass": self.names[0] if window is None else window.plan.name,
             "memory_peak_bytes": max(peaks, default=None),
             "steps": len(rows),
             "module_memory_bytes": self.info.get("module_memory_bytes") or None,
@@ -167,8 +253,12 @@ class Recording:
             "status": status,
             "error": error,
         }
-        write_steps(rows, self.rank_dir.steps)
-        write_json(self.rank_dir.info, info)
+        write_columns(rows, STEP_COLUMNS, rank_dir.steps)
+        if window is not None and window.timed is not None and window.timed.calls:
+            write_text(rank_dir.calls, json.dumps(window.timed.calls))
+        if window is not None and window.slow is not None and window.slow.found:
+            write_text(rank_dir.slow_steps, json.dumps(window.slow.found))
+        write_json(rank_dir.info, info)
 
 
 def one_line(error: BaseException) -> str:

@@ -1,20 +1,76 @@
-"""The steps of a pass: configuration in, the phase of each step out."""
+"""Which windows a start records, and what each of their steps is for: settings in, one `Plan` per window out."""
 
-from rankscope.conf.contract import TORCH_PASSES, Phase
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankscope.conf.contract import COUNTED, TORCH_PASSES, PassName, Phase
+from rankscope.conf.run_dir import RunDir
 from rankscope.conf.schema import RunConfig
+from rankscope.conf.sections import ProfileConfig
+
+_SETTLE = 2  # steps between two windows of one process that belong to neither
 
 
-def phases(config: RunConfig, pass_name: str) -> list[Phase]:
-    """Return the phase of each step: warmup and measured (plain), or wait, warmup and active (the others)."""
-    if pass_name == "plain":
-        return [*_repeat("warmup", config.warmup_steps), *_repeat("measured", config.steps)]
-    profile = config.profile
-    cycle = [
-        *_repeat("wait", profile.wait),
-        *_repeat("warmup", profile.warmup),
-        *_repeat("active", profile.active),
-    ]
-    return cycle * (profile.repeat if pass_name in TORCH_PASSES else 1)  # nsys captures one window only
+@dataclass(kw_only=True)
+class Plan:
+    """One window: the folder of its pass, its kind, and the phase of each of its steps."""
+
+    name: str
+    kind: PassName
+    phases: list[Phase]
+    profile: ProfileConfig  # the schedule and options of its profiler
+
+    @property
+    def counted(self) -> int:
+        return sum(phase in COUNTED for phase in self.phases)
+
+
+def plans(config: RunConfig, run_dir: RunDir, names: Sequence[str], total: int | None = None) -> list[Plan]:
+    """Return the windows of one process in order.
+
+    Only the first window needs the long warm-up of a new process. `total` is how many steps the job is known to make
+    in all: the windows are then made to fit.
+    """
+    found = []
+    for place, name in enumerate(names):
+        kind = run_dir.for_pass(name).kind
+        profile = _profile(config, kind, first=place == 0, alone="detail" not in config.passes, total=total)
+        found.append(Plan(name=name, kind=kind, phases=_phases(config, kind, profile, place == 0), profile=profile))
+    return found
+
+
+def _phases(config: RunConfig, kind: PassName, profile: ProfileConfig, first: bool) -> list[Phase]:
+    if kind in ("plain", "timed"):
+        warmup = config.warmup_steps if first else _SETTLE
+        measured = config.steps if kind == "plain" else config.timed_steps
+        return [*_repeat("warmup", warmup), *_repeat("measured", measured)]
+    cycle = [*_repeat("wait", profile.wait), *_repeat("warmup", profile.warmup), *_repeat("active", profile.active)]
+    return cycle * (profile.repeat if kind in TORCH_PASSES else 1)  # nsys captures one window only
+
+
+def _profile(config: RunConfig, kind: PassName, *, first: bool, alone: bool, total: int | None) -> ProfileConfig:
+    """Return what the profiler of a window records and when.
+
+    The torch window records times only, because shapes, memory and FLOPs cost as much again; `detail` records those.
+    Without a detail window the torch window records what `profile` asks for.
+    """
+    asked = config.profile
+    schedule = {name: getattr(asked, name) for name in ("wait", "warmup", "active", "repeat")}
+    if not first:
+        schedule |= {"wait": 0, "warmup": max(1, asked.warmup)}
+    if total is not None and (schedule["wait"] + schedule["warmup"] + schedule["active"]) * schedule["repeat"] > total:
+        active = max(1, min(schedule["active"], total // 2))
+        warmup = min(schedule["warmup"], max(0, total - active - 1))
+        schedule = {"wait": max(0, total - active - warmup - 1), "warmup": warmup, "active": active, "repeat": 1}
+    if kind == "light":
+        return ProfileConfig(device_only=True, **schedule)
+    if kind == "detail":
+        options = {name: True for name in ("record_shapes", "profile_memory", "with_flops")}
+        return ProfileConfig(with_stack=asked.with_stack, modules=asked.modules, **options, **schedule)
+    if kind == "torch" and not alone:
+        return ProfileConfig(device_only=asked.device_only, **schedule)
+    options = {name: getattr(asked, name) for name in ("record_shapes", "profile_memory", "with_stack", "with_flops")}
+    return ProfileConfig(device_only=asked.device_only, modules=asked.modules, **options, **schedule)
 
 
 def _repeat(phase: Phase, count: int) -> list[Phase]:

@@ -8,18 +8,19 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES, RANGE_COLUMNS, STEP_COLUMNS, Phase, RangeName, StepRow
-from rankscope.conf.files import replacing
-
-_TYPES = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}
-SCHEMA = pa.schema([(name, _TYPES[kind]) for name, kind in STEP_COLUMNS.items()])
+from rankscope.conf.contract import (
+    DATA_WAIT,
+    DEVICE_RANGES,
+    HOST_RANGE_COLUMNS,
+    RANGE_COLUMNS,
+    Phase,
+    RangeName,
+    StepRow,
+)
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class _Step:
     last: torch.cuda.Event | None = None  # `first` of the next step, or its own event if the loop pauses
     owns_last: bool = False
     ranges_ns: dict[RangeName, int] = field(default_factory=dict)
+    host_ranges_ns: dict[RangeName, int] = field(default_factory=dict)  # how long the host was in device ranges
+    host_ahead: bool | None = None
     data_cpu_ns: int = 0  # CPU time of this thread while it waited for batches, as a loader without workers needs it
     spans: list[tuple[RangeName, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
     host_ns: int | None = None
@@ -55,6 +58,8 @@ class _Step:
             "data_wait_ns": data_wait_ns,
             "data_cpu_ns": self.data_cpu_ns,
             **{RANGE_COLUMNS[name]: self.ranges_ns.get(name) for name in DEVICE_RANGES},
+            **{HOST_RANGE_COLUMNS[name]: self.host_ranges_ns.get(name) for name in HOST_RANGE_COLUMNS},
+            "host_ahead": self.host_ahead,
             "launch_ns": None if self.host_ns is None else self.host_ns - data_wait_ns,
             "first_of_epoch": self.first_of_epoch,
             "loss": self.loss,
@@ -79,6 +84,12 @@ class StepTimer:
         self._range_ns = self._range_cpu_ns = 0
         self._range_event: torch.cuda.Event | None = None
 
+    @property
+    def opened(self) -> tuple[int, int] | None:
+        """The open step and when it began (`time.perf_counter_ns`)."""
+        step = self._current
+        return None if step is None else (step.step, step.began_ns)
+
     def begin(self, step: int, phase: Phase) -> None:
         """Start a step. The previous step ends here if it is still open."""
         event = self._record() if self._cuda else None
@@ -90,7 +101,7 @@ class StepTimer:
     def enter(self, name: RangeName) -> None:
         """Open the range `name`; ranges do not nest."""
         if self._cuda and name != DATA_WAIT:
-            self._range_event = self._record()
+            self._range_event, self._range_ns = self._record(), time.perf_counter_ns()
         else:
             self._range_ns, self._range_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
 
@@ -102,6 +113,7 @@ class StepTimer:
         if self._range_event is not None:
             step.spans.append((name, self._range_event, self._record()))
             self._range_event = None
+            step.host_ranges_ns[name] = step.host_ranges_ns.get(name, 0) + time.perf_counter_ns() - self._range_ns
         else:
             step.ranges_ns[name] = step.ranges_ns.get(name, 0) + time.perf_counter_ns() - self._range_ns
             if name == DATA_WAIT:
@@ -127,6 +139,7 @@ class StepTimer:
         """Read the memory statistics at the end of the step, and the times of steps that the device has completed."""
         if self._current is not None:
             self._take_memory(self._current)
+            self._current.host_ahead = _host_ahead(self._current)
         self._drain()
 
     def _take_memory(self, step: _Step) -> None:
@@ -149,6 +162,12 @@ class StepTimer:
     def drop(self) -> None:
         """Discard the open step, which did not complete."""
         self._current = None
+
+    def relabel(self, first: int, phase: Phase) -> None:
+        """Give the steps from `first` on another phase."""
+        for step in [*self._done, *self._pending]:
+            if step.step >= first:
+                step.phase = phase
 
     def rows(self) -> list[StepRow]:
         """Return the rows so far; values that are not known yet are null."""
@@ -208,10 +227,10 @@ class StepTimer:
         return event
 
 
-def write_steps(rows: list[StepRow], path: Path) -> None:
-    """Write the rows of a `StepTimer` as Parquet, completely or not at all."""
-    with replacing(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), temporary, compression="zstd")
+def _host_ahead(step: _Step) -> bool | None:
+    """Whether the host has enqueued the step before the device has done its backward pass (or its last range)."""
+    ends = [end for name, _, end in step.spans if name == "backward"] or [end for _, _, end in step.spans]
+    return None if not ends else not ends[-1].query()
 
 
 def _elapsed_ns(start: torch.cuda.Event, end: torch.cuda.Event) -> int:

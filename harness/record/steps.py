@@ -1,49 +1,156 @@
-"""Advances timer, profiler and progress of a rank from step to step, in the same order in every pass."""
+"""Advances timer, profiler and progress of a rank from step to step, and from window to window."""
 
+import math
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rankscope.conf.contract import COUNTED, Phase
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.nsys_capture import Capture
 from rankscope.harness.record.progress import Progress
+from rankscope.harness.record.schedule import Plan
+from rankscope.harness.record.slow_steps import SlowSteps
 from rankscope.harness.record.step_timer import StepTimer
+from rankscope.harness.record.timed_collectives import TimedCollectives
 from rankscope.harness.record.torch_profiler import StepProfiler
 
+Profiler = StepProfiler | Capture
+_FEWEST = 3  # steps of a job that say anything
 
-@dataclass(frozen=True, kw_only=True)
+
+@dataclass(kw_only=True)
+class Window:
+    """One window of the process; `first` is the number of its first step."""
+
+    plan: Plan
+    first: int
+    profiler: Profiler | None = None
+    timed: TimedCollectives | None = None
+    slow: SlowSteps | None = None
+    closed: bool = False
+    skipped: str | None = None  # why it was not recorded
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.plan.phases) - 1
+
+    def phase(self, step: int) -> Phase:
+        return self.plan.phases[step - self.first]
+
+
 class Steps:
-    """Call `start`, then `begin`, `end` and `advance` for each step, then `stop`. The plain pass has no `profiler`."""
+    """Call `start`, then `begin`, `end` and `advance` for each step until `complete`, then `stop`.
 
-    plan: list[Phase]
-    context: RankContext
-    timer: StepTimer
-    profiler: StepProfiler | Capture | None
-    progress: Progress
+    `opened` gives a window what records it; `closed` writes its files. Both are called by all ranks at the same step.
+    """
+
+    def __init__(
+        self,
+        *,
+        plans: Sequence[Plan],
+        seconds: float,
+        context: RankContext,
+        timer: StepTimer,
+        progress: Progress,
+        opened: Callable[[Window], None],
+        closed: Callable[[Window], None],
+    ) -> None:
+        self.context, self.timer, self.progress = context, timer, progress
+        self.windows: list[Window] = []
+        self.complete = False
+        self.waiting = list(plans)
+        self._seconds = seconds
+        self._opened, self._closed = opened, closed
+        self._began_ns = 0  # the counted steps of the open window
+
+    @property
+    def window(self) -> Window:
+        """The open window, or the last one."""
+        return self.windows[-1]
+
+    @property
+    def profiler(self) -> Profiler | None:
+        return self.window.profiler if self.windows else None
+
+    @property
+    def needed(self) -> int:
+        """How many steps the start makes, as far as it is known."""
+        return sum(len(window.plan.phases) for window in self.windows) + sum(len(p.phases) for p in self.waiting)
 
     def start(self) -> None:
         """Meet the other ranks before step 0."""
         self.context.barrier()
-        if self.profiler is not None:
-            self.profiler.start()
+        self._open(0)
 
     def begin(self, step: int) -> None:
-        """Begin a step of the plan. The previous step ends here if it is still open."""
-        self.timer.begin(step, self.plan[step])
+        """Begin a step. The previous step ends here if it is still open."""
+        phase = self.window.phase(step)
+        if phase in COUNTED and (step == self.window.first or self.window.phase(step - 1) not in COUNTED):
+            self._began_ns = time.perf_counter_ns()
+        self.timer.begin(step, phase)
         if isinstance(self.profiler, Capture):
             self.profiler.begin(step)
 
     def end(self, step: int) -> None:
-        """End a step of the plan: read its memory statistics and report the progress."""
+        """End a step: read its memory statistics and report the progress."""
         if isinstance(self.profiler, Capture):
             self.profiler.end(step)
         self.timer.end()
-        self.progress.update("measure" if self.plan[step] in COUNTED else "warmup", step + 1)
+        self.progress.update("measure" if self.window.phase(step) in COUNTED else "warmup", step + 1)
 
     def advance(self, step: int) -> None:
-        """Move the profiler to the next step. The time to open or close a window belongs to no step."""
-        profiler = self.profiler
-        if profiler is None:
+        """Go to the next step or window. The time to open or close a window belongs to no step."""
+        window, profiler = self.window, self.profiler
+        if step < window.last:
+            if profiler is not None:
+                self._step_profiler(profiler, step)
             return
+        self.timer.close()
+        if profiler is not None:
+            self._step_profiler(profiler, step)
+        elif more := self._missing(window):
+            window.plan.phases += ["measured"] * more
+            self.progress.expect(self.needed)
+            return
+        self._close(window)
+        while self.waiting:
+            self._open(step + 1)
+            if self.window.skipped is None:
+                return
+        self.complete = True
+
+    def stop(self) -> None:
+        """End the last step and close the open window, if there is one."""
+        self.timer.close()
+        if self.windows and not self.window.closed and self.window.skipped is None:
+            self._close(self.window)
+        self.complete = True
+
+    def ended_early(self, steps: int) -> int:
+        """Close the open window of a job that has ended by itself after `steps` steps; return its counted steps.
+
+        If all of them were warm-up and there are at least three, only the first third is: the rest counts.
+        """
+        window = self.window
+        made = steps - window.first
+        del window.plan.phases[made:]
+        if window.plan.kind in ("plain", "timed") and window.plan.counted == 0 and made >= _FEWEST:
+            kept = made // 3
+            window.plan.phases[kept:] = ["measured"] * (made - kept)
+            self.timer.relabel(window.first + kept, "measured")
+        self.stop()
+        window.closed = window.plan.counted > 0  # otherwise its files say that it failed
+        return window.plan.counted
+
+    def abort(self) -> None:
+        """Write the open window of the profiler after an error, if possible; never raises."""
+        if self.windows and self.window.slow is not None:
+            self.window.slow.stop()
+        if self.profiler is not None and not self.window.closed:
+            self.profiler.abort()
+
+    def _step_profiler(self, profiler: Profiler, step: int) -> None:
         if profiler.closes_after(step):
             self.timer.close()
             self.progress.enter("export")
@@ -51,13 +158,37 @@ class Steps:
             self.timer.close()
         profiler.step()
 
-    def stop(self) -> None:
-        """End the last step and the profiler."""
-        self.timer.close()
-        if self.profiler is not None:
-            self.profiler.stop()
+    def _missing(self, window: Window) -> int:
+        """Return how many more steps the plain window needs to last long enough; the same number on every rank."""
+        if window.plan.kind != "plain" or self._seconds == 0:
+            return 0
+        took = (time.perf_counter_ns() - self._began_ns) * 1e-9
+        took = self.context.largest(took)
+        return max(0, math.ceil((self._seconds - took) / (took / window.plan.counted)))
 
-    def abort(self) -> None:
-        """Write the open window of the profiler after an error, if possible; never raises."""
-        if self.profiler is not None:
-            self.profiler.abort()
+    def _open(self, step: int) -> None:
+        window = Window(plan=self.waiting.pop(0), first=step)
+        if self.windows:
+            self.context.synchronize()
+            self.context.barrier()
+        self.windows.append(window)
+        self._opened(window)
+        if window.skipped is not None:
+            window.plan.phases.clear()
+        elif window.profiler is not None:
+            window.profiler.start()
+        elif window.timed is not None:
+            window.timed.start()
+        elif window.slow is not None:
+            window.slow.start()
+
+    def _close(self, window: Window) -> None:
+        if window.slow is not None:
+            window.slow.stop()
+        if window.timed is not None:
+            self.context.synchronize()
+            window.timed.stop()
+        if window.profiler is not None:
+            window.profiler.stop()
+        window.closed = True
+        self._closed(window)

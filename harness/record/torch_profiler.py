@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from isal import igzip
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from rankscope.conf import ConfigError
+from rankscope.conf.columns_file import write_columns
+from rankscope.conf.contract import KEY_AVERAGES
 from rankscope.conf.files import replacing, write_text
 from rankscope.conf.run_dir import RankDir
 from rankscope.conf.sections import ProfileConfig
@@ -46,6 +46,7 @@ class StepProfiler:
         rank_dir: RankDir,
         metadata: dict[str, Any],
         *,
+        first: int = 0,
         keep_trace: bool = True,
         guard: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
@@ -55,7 +56,7 @@ class StepProfiler:
         self._rank_dir = rank_dir
         self._keep_trace = keep_trace
         self._cycle = config.wait + config.warmup + config.active
-        self._step = 0
+        self._first = self._step = first  # the number of the window's first step
         self.traces: list[str] = []
         self.notes: list[str] = []  # shown by the analysis
         if config.device_only and not context.cuda:
@@ -64,7 +65,10 @@ class StepProfiler:
         activities += [ProfilerActivity.CUDA] if context.cuda else []
         self._profile = profile(
             activities=activities,
-            schedule=schedule(wait=config.wait, warmup=config.warmup, active=config.active, repeat=config.repeat),
+            schedule=_from(
+                first,
+                schedule(wait=config.wait, warmup=config.warmup, active=config.active, repeat=config.repeat),
+            ),
             on_trace_ready=self._export,
             record_shapes=config.record_shapes,
             profile_memory=config.profile_memory,
@@ -73,22 +77,23 @@ class StepProfiler:
             # export_stacks writes an empty file without it
             experimental_config=torch._C._profiler._ExperimentalConfig(verbose=True) if config.with_stack else None,
         )
+        self._profile.step_num = first  # of ProfilerStep#N
         for key, value in metadata.items():
             self._profile.preset_metadata_json(key, json.dumps(value))
 
     def start(self) -> None:
-        if self.opens_after(-1):
+        if self.opens_after(self._first - 1):
             self._meet()
         self._profile.start()
 
     def opens_after(self, step: int) -> bool:
         """Whether the step after `step` is the first of a window."""
-        cycle, place = divmod(step + 1, self._cycle)
+        cycle, place = divmod(step + 1 - self._first, self._cycle)
         return place == self._config.wait + self._config.warmup and cycle < self._config.repeat
 
     def closes_after(self, step: int) -> bool:
         """Whether `step` is the last of a window."""
-        return (step + 1) % self._cycle == 0
+        return (step + 1 - self._first) % self._cycle == 0
 
     def step(self) -> None:
         """End a step. Before a window opens, wait for the device and for all ranks; before it closes, for the device.
@@ -166,10 +171,9 @@ class StepProfiler:
                 profiler.export_stacks(str(temporary), metric)
 
 
-def light(config: ProfileConfig) -> ProfileConfig:
-    """Return the same schedule with device activities only, without options that need operators."""
-    schedule = {name: getattr(config, name) for name in ("wait", "warmup", "active", "repeat")}
-    return ProfileConfig(device_only=True, **schedule)
+def _from(first: int, chosen: Callable[[int], ProfilerAction]) -> Callable[[int], ProfilerAction]:
+    """Return a schedule whose step 0 has the number `first`."""
+    return lambda step: chosen(max(0, step - first))
 
 
 def name_trace(path: Path, name: str) -> None:
@@ -219,23 +223,6 @@ def write_key_averages(profiler: profile, rank_dir: RankDir, *, cuda: bool) -> N
         for item in averages
     ]
     rows.sort(key=lambda row: row["self_device_ns" if cuda else "self_cpu_ns"], reverse=True)
-    with replacing(rank_dir.key_averages) as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=KEY_AVERAGES), temporary, compression="zstd")
+    write_columns(rows, KEY_AVERAGES, rank_dir.key_averages)
     order = "self_device_time_total" if cuda else "self_cpu_time_total"
     write_text(rank_dir.key_averages.with_suffix(".txt"), averages.table(sort_by=order, row_limit=100) + "\n")
-
-
-KEY_AVERAGES = pa.schema(
-    [
-        ("name", pa.string()),
-        ("count", pa.int64()),
-        ("self_cpu_ns", pa.int64()),
-        ("cpu_ns", pa.int64()),
-        ("self_device_ns", pa.int64()),
-        ("device_ns", pa.int64()),
-        ("self_cpu_memory_bytes", pa.int64()),
-        ("self_device_memory_bytes", pa.int64()),
-        ("flops", pa.int64()),
-        ("input_shapes", pa.string()),
-    ]
-)

@@ -18,7 +18,7 @@ from rankscope.harness.reference.train import Trainer
 def run(recording: Recording) -> None:
     """Do the complete work of the rank."""
     config = recording.config
-    with reporting(recording.rank_dir, of=len(recording.plan)) as progress:
+    with reporting(recording.rank_dir, of=recording.needed) as progress:
         context = join(config)
         replica = Replica(config, context)
         recording.turn.measure(progress)
@@ -26,14 +26,9 @@ def run(recording: Recording) -> None:
         steps = recording.prepare(context, progress, keep_trace=not faults.drops_trace)
         faults.attach(replica.raw)
         recording.info |= {"parameters": replica.model.parameters, "flops_per_sample": replica.flops_per_sample}
-        if config.profile.modules and steps.profiler is not None:
-            modules = ModuleRanges(
-                config.profile.modules,
-                replica.raw,
-                annotate=recording.annotates,
-                nvtx=recording.emitter,
-                cuda=context.cuda,
-            )
+        if config.profile.modules:
+            modules = ModuleRanges(config.profile.modules, replica.raw, nvtx=recording.emitter, cuda=context.cuda)
+            recording.when_detailed(modules.hook)
             recording.info["module_memory_bytes"] = modules.memory
         loop = Loop(
             steps=steps,

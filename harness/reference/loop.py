@@ -31,9 +31,11 @@ class Loop:
         """Do all steps. After an error, write the open window of the profiler and re-raise."""
         self.steps.start()
         try:
-            for step in range(len(self.steps.plan)):
+            step = 0
+            while not self.steps.complete:
                 self.step(step)
                 self.steps.advance(step)
+                step += 1
         except BaseException:
             self.steps.abort()
             raise

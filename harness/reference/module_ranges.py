@@ -22,10 +22,8 @@ _SHOWN = 8
 class ModuleRanges:
     """Hooks matching modules; `memory` is what the forward pass of each leaves allocated on the device (bytes)."""
 
-    def __init__(
-        self, patterns: list[str], module: nn.Module, *, annotate: bool, nvtx: Emitter | None, cuda: bool
-    ) -> None:
-        self._annotate = annotate
+    def __init__(self, patterns: list[str], module: nn.Module, *, nvtx: Emitter | None, cuda: bool) -> None:
+        self._annotate = False
         self._nvtx = nvtx
         self._cuda = cuda
         self._open: dict[str, list[record_function]] = {}
@@ -36,9 +34,17 @@ class ModuleRanges:
             if not any(matches(name, pattern) for name in names):
                 shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
                 raise ConfigError(f"profile.modules={pattern}: the model has no such module; it has {shown}")
-        for name, part in module.named_modules():
-            if name and any(matches(name, pattern) for pattern in patterns):
-                self._hook(name, part)
+        self._chosen = [
+            (name, part)
+            for name, part in module.named_modules()
+            if name and any(matches(name, pattern) for pattern in patterns)
+        ]
+
+    def hook(self, annotate: bool) -> None:
+        """Open the ranges from now on; `annotate`: also for torch.profiler."""
+        self._annotate = annotate
+        for name, part in self._chosen:
+            self._hook(name, part)
 
     def _hook(self, name: str, module: nn.Module) -> None:
         backward = f"backward of {name}"

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from rankscope.conf.contract import COUNTED
 from rankscope.harness.group.process_group import of_script
 from rankscope.harness.observe.marks import Source
 from rankscope.harness.observe.observer import Observer
@@ -60,10 +59,7 @@ class ScriptJob(Observer):
 
     def note(self, text: str) -> None:
         """Add a line that the analysis shows, once."""
-        notes = self._recording.info.setdefault("notes", [])
-        if text not in notes:
-            notes.append(text)
-            log.info("%s", text)
+        self._recording.note(text)
 
     @property
     def source(self) -> Source:
@@ -91,10 +87,9 @@ class ScriptJob(Observer):
         self._steps.end(self._step)
         self._steps.advance(self._step)
         self._step += 1
-        if self._step < len(self._steps.plan):
+        if not self._steps.complete:
             self._steps.begin(self._step)
             return
-        self._steps.stop()
         self._complete(self._steps)
         if not self._recording.config.run_on:
             raise Recorded(0)
@@ -128,18 +123,20 @@ class ScriptJob(Observer):
                 "process; call Recorder().step() once a step (docs/own-script.md)"
             )
         self.marks.close()
-        counted = [phase for phase in steps.plan[: self._step] if phase in COUNTED]
         steps.timer.drop()
         steps.context.synchronize()
-        steps.stop()
+        needed = steps.needed
+        counted = steps.ended_early(self._step)
+        self._recording.info["job_steps"] = self._step
         self._complete(steps)
-        needed = len(steps.plan)
-        if not counted:
+        if not counted and len(steps.windows) == 1:
             raise RecordingError(
-                f"{name} ended after {self._step} steps, all of them warm-up: this pass needs {needed}; reduce "
+                f"{name} ended after {self._step} steps, all of them warm-up: this start needs {needed}; reduce "
                 "warmup_steps, profile.wait or profile.warmup, or let it run longer"
             )
-        self.note(f"the script ended after {self._step} of {needed} steps ({len(counted)} counted)")
+        left = [plan.name for plan in steps.waiting]
+        more = f"; not reached: {', '.join(left)}" if left else ""
+        self.note(f"the script ended after {self._step} steps ({counted} counted in {steps.window.plan.name}){more}")
 
     def abort(self) -> None:
         """Keep what is recorded after the script has failed."""
@@ -178,7 +175,7 @@ def current() -> ScriptJob | None:
 def run(recording: Recording) -> None:
     """Run the script of the configuration to its end, or until everything is recorded."""
     global _current
-    with reporting(recording.rank_dir, of=len(recording.plan)) as progress:
+    with reporting(recording.rank_dir, of=recording.needed) as progress:
         job = _current = ScriptJob(recording, progress)
         job.install()
         try:

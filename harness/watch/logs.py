@@ -78,7 +78,7 @@ def line_of(row: StepRow, samples: int | None, traced: bool) -> dict[str, Any]:
 
 
 def statistics(lines: Collection[dict[str, Any]]) -> dict[str, Any]:
-    """Return percentiles and means over lines of steps; samples per second only if all steps' samples are known."""
+    """Return percentiles and means over lines of steps; samples per second only if every step has its samples."""
     times = np.array([line["step_ms"] for line in lines])
     samples = [line["samples"] for line in lines]
     known = all(count is not None for count in samples)

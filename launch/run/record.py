@@ -18,15 +18,16 @@ from pathlib import Path
 import msgspec
 
 from rankscope.conf import RunConfig, RunDir, save_config
-from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL, signal_status
+from rankscope.conf.columns_file import to_parquet
+from rankscope.conf.contract import KEY_AVERAGES, NO_NUMBERS, OK, PARTIAL, STEP_COLUMNS, WINDOWS, signal_status
 from rankscope.conf.files import write_json
 from rankscope.conf.run_dir import Status
 from rankscope.launch.run.distortion import distortion
-from rankscope.launch.run.failure import Failure, Kind, failure_of
+from rankscope.launch.run.failure import Failure, Kind, failure_of, missing_file
 from rankscope.launch.run.nodes import Node, enter
 from rankscope.launch.run.nsys_reports import collect, of_pass_or_reports
-from rankscope.launch.run.stage import Stage, missing
-from rankscope.launch.run.torchrun import own_ranks, run_pass, torchrun_command
+from rankscope.launch.run.stage import Manifest, Stage, missing
+from rankscope.launch.run.torchrun import own_ranks, run_start, torchrun_command
 from rankscope.launch.system import slurm
 from rankscope.launch.system.environment import environment, git_commit
 from rankscope.launch.system.nsys_command import program
@@ -115,52 +116,89 @@ def _write_inputs(
 
 
 def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, Status]) -> Failure | None:
-    """Run the passes one after another until one fails on any node; keeps the status of each in `passes`."""
+    """Record start after start until one fails on any node; keeps the status of each pass in `passes`."""
     with closing(Stage(config, node)) as stage:
-        for name in planned(config, node.run_dir):
-            node.begin(name)
-            passes[name] = "running"
-            command = torchrun_command(config, stage.run_dir, name, node.rendezvous)
-            _log.info("pass %s: %s", name, shlex.join(command))
-            if node.leads:
-                node.run_dir.write_record(passes=passes)
-            files, failure = stage.collect(name, _run_pass(config, stage.run_dir, name, command, stop))
-            failure = node.agree(failure, files, stop)
-            if failure is None and node.leads:
-                failure = missing(node.run_dir, name, node.said_files())
+        waiting = starts(config)
+        while waiting:
+            names = waiting.pop(0)
+            failure = _record_start(node, config, stage, names, stop, passes)
             if failure is not None:
                 return failure
-            passes[name] = "completed"
+            left = [name for name in names if passes.get(name) == "running"]
+            if left == names:
+                return Failure(pass_name=names[0], kind="missing_file", message="nothing was recorded")
+            if left:
+                say(f"rankscope: the script ended before {' and '.join(left)}: it is started once more for that")
+                waiting.insert(0, left)
+        if node.leads and (text := distorted(config, node.run_dir)) is not None:
+            _log.info("%s", text)
+            say(f"rankscope: {text}")
+            return _record_start(node, config, stage, ["light"], stop, passes)
     return None
 
 
-def planned(config: RunConfig, run_dir: RunDir) -> Iterator[str]:
-    """Yield the folders of the passes; a light pass follows if torch.profiler made the steps much longer."""
-    yield from pass_folders(config)
-    limit, found = config.profile.light_above, distortion(run_dir)
-    if limit is not None and found is not None and found > limit and "light" not in config.passes:
-        text = f"torch.profiler makes a step {found:.2f} times as long: one more pass records device activities only"
-        _log.info("%s", text)
-        say(f"rankscope: {text}")
-        yield "light"
-
-
-def _run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: Stop) -> Failure | None:
-    """Run one pass on this node; returns the root cause if it is incomplete, or None."""
-    since = time.time()
-    pass_dir = run_dir.for_pass(name)
-    ended = run_pass(config, run_dir, name, command, stop)
-    ranks = own_ranks(config, pass_dir)
-    failure = failure_of(pass_dir, ended, ranks, since)
-    if name == "nsys":  # also after a failure: the ranks that ended well have reports
-        failure = of_pass_or_reports(failure, collect(config, pass_dir, program(config), ranks, since))
+def _record_start(
+    node: Node, config: RunConfig, stage: Stage, names: list[str], stop: Stop, passes: dict[str, Status]
+) -> Failure | None:
+    """Record the passes of one start. Those that its job did not reach keep the status `running`."""
+    node.begin(names[0])
+    passes |= dict.fromkeys(names, "running")
+    command = torchrun_command(config, stage.run_dir, names, node.rendezvous)
+    _log.info("start of %s: %s", ", ".join(names), shlex.join(command))
+    if node.leads:
+        node.run_dir.write_record(passes=passes)
+    failure, reached = _run_start(config, stage.run_dir, names, command, stop)
+    files: Manifest = {}
+    for name in names:
+        copied, failure = stage.collect(name, failure)
+        files |= copied
+    failure = node.agree(failure, files, stop)
+    for name in names if failure is None and node.leads else []:
+        failure = failure or missing(node.run_dir, name, node.said_files())
+    passes |= dict.fromkeys(reached if failure is None else reached[:-1], "completed")
+    if "timed" in names and "timed" not in reached and names.index(reached[-1]) > names.index("timed"):
+        del passes["timed"]  # its backend has no recorder, which rank.json says
     return failure
 
 
-def pass_folders(config: RunConfig) -> list[str]:
-    """Return the folders of the passes in order; each repeat of the plain pass has its own folder and torchrun."""
-    again = [f"plain-{number}" for number in range(2, config.repeats + 1)]
-    return [folder for name in config.passes for folder in ([name, *again] if name == "plain" else [name])]
+def _run_start(
+    config: RunConfig, run_dir: RunDir, names: list[str], command: Sequence[str], stop: Stop
+) -> tuple[Failure | None, list[str]]:
+    """Run one start on this node; returns the root cause if it failed, and the passes that its job reached."""
+    since = time.time()
+    pass_dirs = [run_dir.for_pass(name) for name in names]
+    ended = run_start(config, run_dir, names, command, stop)
+    ranks = own_ranks(config, pass_dirs[0])
+    for pass_dir in pass_dirs:
+        for rank in pass_dir.ranks():
+            to_parquet(rank.steps, STEP_COLUMNS)
+            to_parquet(rank.key_averages, KEY_AVERAGES)
+    failure = failure_of(pass_dirs[0], ended, ranks, since)
+    if names == ["nsys"]:  # also after a failure: the ranks that ended well have reports
+        failure = of_pass_or_reports(failure, collect(config, pass_dirs[0], program(config), ranks, since))
+    reached = [name for name in names if name == names[0] or any(run_dir.for_pass(name).ranks())]
+    for name in reached[1:] if failure is None else []:
+        failure = failure or missing_file(run_dir.for_pass(name), ranks, since)
+    return failure, reached
+
+
+def distorted(config: RunConfig, run_dir: RunDir) -> str | None:
+    """Return why a light pass follows, or None: torch.profiler made the steps longer than `profile.light_above`."""
+    limit, found = config.profile.light_above, distortion(run_dir)
+    if limit is None or found is None or found <= limit or "light" in config.passes:
+        return None
+    return f"torch.profiler makes a step {found:.2f} times as long: one more pass records device activities only"
+
+
+def starts(config: RunConfig) -> list[list[str]]:
+    """Return the passes of each start, in order.
+
+    The windows of one process share a start. Each repeat of the plain pass, and Nsight Systems, has its own.
+    """
+    windows = [name for name in WINDOWS if name in config.passes]
+    found: list[list[str]] = [[name] for name in windows] if config.separate else [list(windows)] if windows else []
+    found += [[f"plain-{number}"] for number in range(2, config.repeats + 1) if "plain" in config.passes]
+    return found + [[name] for name in config.passes if name not in WINDOWS]
 
 
 def finish(run_dir: RunDir, failure: Failure | None, passes: dict[str, Status]) -> None:

@@ -1,4 +1,4 @@
-"""Runs one pass as one torchrun: builds its command and watches it until all ranks have ended or were stopped."""
+"""Runs one start as one torchrun: builds its command and watches it until all ranks have ended or were stopped."""
 
 import os
 import signal
@@ -36,8 +36,12 @@ class Ended:
     progress: dict[int, RankProgress]
 
 
-def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: Sequence[str]) -> list[str]:
-    """Return the command of one pass; `rendezvous` are torchrun's options for the meeting point of the nodes."""
+def torchrun_command(config: RunConfig, run_dir: RunDir, names: Sequence[str], rendezvous: Sequence[str]) -> list[str]:
+    """Return the command of one start, which records the passes `names`.
+
+    `rendezvous` are torchrun's options for the meeting point of the nodes.
+    """
+    name = names[0]
     return [
         sys.executable,
         *("-m", "torch.distributed.run"),
@@ -49,7 +53,8 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, name: str, rendezvous: 
         "--max-restarts=0",
         f"--log-dir={run_dir.for_pass(name).torchrun}",
         "--redirects=3",
-        *("-m", "rankscope.launch.run.nsys_shield" if name == "nsys" else "rankscope.harness", str(run_dir.path), name),
+        *("-m", "rankscope.launch.run.nsys_shield" if name == "nsys" else "rankscope.harness"),
+        *(str(run_dir.path), ",".join(names)),
     ]
 
 
@@ -69,12 +74,14 @@ def rank_environment(config: RunConfig, run_dir: RunDir, base: Mapping[str, str]
     return {key: value for key, value in base.items() if key != "TORCHELASTIC_ERROR_FILE"} | added
 
 
-def run_pass(config: RunConfig, run_dir: RunDir, name: str, command: Sequence[str], stop: processes.Stop) -> Ended:
-    """Run the command of a pass to its end. Leaves no process of the run, however it returns or raises.
+def run_start(
+    config: RunConfig, run_dir: RunDir, names: Sequence[str], command: Sequence[str], stop: processes.Stop
+) -> Ended:
+    """Run the command of a start to its end. Leaves no process of the run, however it returns or raises.
 
     Raises `Interrupted` after a signal, and `OSError` if torchrun cannot be started or its log cannot be written.
     """
-    pass_dir = run_dir.for_pass(name)
+    pass_dir = run_dir.for_pass(names[0])
     pass_dir.torchrun.mkdir(parents=True)
     if config.launch.nnodes == 1:  # with several nodes, torchrun assigns the ranks later
         for rank in range(config.world_size):

@@ -81,7 +81,7 @@ def submit(
     Each node of a job calls `run(command)` once. `after` is the job, or array of jobs, that must have ended before.
     Raises `ConfigError` with SLURM's message if SLURM refuses.
     """
-    import submitit
+    import submitit  # an extra
 
     executor = submitit.SlurmExecutor(folder, max_num_timeout=0)
     executor.update_parameters(**_parameters(config, name, shape, after))

@@ -16,7 +16,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"model": {"nam": "gpt"}}, ("model.nam", "unknown key", "name")),
     ({"model": {"name": "bert"}}, ("model.name='bert'", "gpt, resnet, mlp")),
     ({"compile": "fast"}, ("compile='fast'", "off, default, reduce-overhead, max-autotune")),
-    ({"passes": ["plain", "nsight"]}, ("passes", "nsight", "plain, torch")),
+    ({"passes": ["plain", "nsight"]}, ("passes", "nsight", "plain, timed")),
     ({"passes": []}, ("passes=[]", "at least one")),
     ({"passes": ["torch", "torch"]}, ("passes", "once")),
     ({"batch_size": 4, "global_batch_size": 8}, ("batch_size=4", "global_batch_size=8", "exactly one")),

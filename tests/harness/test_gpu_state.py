@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from rankscope.conf.contract import GPU_COLUMNS
+from rankscope.conf.contract import GPU_COLUMNS, STEP_COLUMNS
 from rankscope.harness.record import gpu_state
 from rankscope.harness.record.gpu_state import GpuState
-from rankscope.harness.record.step_timer import SCHEMA
 
 from .test_parts import context_of
 
@@ -52,7 +51,7 @@ def test_what_is_answered_is_kept_and_the_rest_is_null(state: GpuState) -> None:
     assert row["gpu_clock_mhz"] == 1490 and row["gpu_throttle_reasons"] == 4 | 64 and row["gpu_temperature_c"] == 61
     assert row["nvlink_tx_MBs"] is None
     assert state.during(12, 14)["gpu_clock_mhz"] == 1000  # a step between two samples has the last one
-    assert set(row) == set(GPU_COLUMNS) <= set(SCHEMA.names)
+    assert set(row) == set(GPU_COLUMNS) <= set(STEP_COLUMNS)
 
 
 def test_without_a_gpu_or_a_driver_there_are_no_samples(monkeypatch: pytest.MonkeyPatch) -> None:

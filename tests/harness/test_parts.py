@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import GradBucket  # type: ignore[attr-defined]
 
-from rankscope.conf import ConfigError, PassDir, RankDir, RunConfig, parse_config
+from rankscope.conf import ConfigError, PassDir, RankDir, RunConfig, RunDir, parse_config
 from rankscope.conf.contract import StepRow
 from rankscope.harness.faults.planted import Faults, InjectedFault
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.progress import reporting
 from rankscope.harness.record.ranges import Ranges
-from rankscope.harness.record.schedule import phases
+from rankscope.harness.record.schedule import plans
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.turn import Turn
 from rankscope.harness.reference import datasets_on_disk
@@ -58,10 +58,25 @@ def group() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_phases() -> None:
-    config = config_of(steps=2, warmup_steps=1, profile={"wait": 1, "warmup": 1, "active": 2, "repeat": 2})
-    assert phases(config, "plain") == ["warmup", "measured", "measured"]
-    assert phases(config, "torch") == ["wait", "warmup", "active", "active"] * 2
+def test_windows_of_one_process_warm_up_once(tmp_path: Path) -> None:
+    profile = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "with_stack": True}
+    config = config_of(steps=2, warmup_steps=1, timed_steps=3, profile=profile)
+
+    def phases(*names: str) -> list[list[str]]:
+        return [list(plan.phases) for plan in plans(config, RunDir(tmp_path), names)]
+
+    assert phases("plain") == [["warmup", "measured", "measured"]]
+    assert phases("torch") == [["wait", "warmup", "active", "active"] * 2]
+    together = phases("plain", "timed", "torch", "detail")
+    assert together[1:] == [["warmup"] * 2 + ["measured"] * 3, *[["warmup", "active", "active"] * 2] * 2]
+    options = [plan.profile for plan in plans(config, RunDir(tmp_path), ["torch", "detail"])]
+    assert [(item.record_shapes, item.with_stack) for item in options] == [(False, False), (True, True)]
+
+
+def test_windows_fit_a_job_that_is_known_to_be_short(tmp_path: Path) -> None:
+    for total in range(3, 20):
+        (plan,) = plans(config_of(), RunDir(tmp_path), ["torch"], total)
+        assert plan.counted >= 1 and len(plan.phases) <= total
 
 
 def test_runs_take_turns(tmp_path: Path) -> None:
@@ -349,10 +364,10 @@ def test_device_times_come_from_the_device() -> None:
 
 def test_modules_become_ranges_forward_and_backward() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
-    ModuleRanges(["*"], model, annotate=True, nvtx=None, cuda=False)
+    ModuleRanges(["*"], model, nvtx=None, cuda=False).hook(annotate=True)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as recorded:
         model(torch.ones(1, 4, requires_grad=True)).sum().backward()
     names = [event.name for event in recorded.events() if event.name.startswith("module: ")]
     assert sorted(names) == ["module: 0", "module: 1", "module: backward of 0", "module: backward of 1"]
     with pytest.raises(ConfigError, match=r"profile\.modules=head.*it has 0, 1, 1\.0, 1\.1"):
-        ModuleRanges(["head"], model, annotate=True, nvtx=None, cuda=False)
+        ModuleRanges(["head"], model, nvtx=None, cuda=False)

@@ -12,16 +12,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from rankscope.conf import RankDir, RunDir, parse_config, save_config
+from rankscope.conf.contract import KEY_AVERAGES
+
+from .tables import table_of
 
 RANGES = {"data_wait", "h2d", "forward", "backward", "optimizer"}
 QUICK = {
     "model": {"name": "mlp"},
     "batch_size": 4,
     "steps": 3,
+    "seconds": 0,
     "warmup_steps": 1,
     "log_every": 1,
     "threads": 1,
@@ -100,7 +103,7 @@ def test_steps_follow_each_other(run: RunDir) -> None:
         ("torch", ["wait", "warmup", "active", "active"]),
     ):
         for rank in run.for_pass(name).ranks():
-            steps = pd.read_parquet(rank.steps)
+            steps = table_of(rank.steps)
             assert list(steps["step"]) == [0, 1, 2, 3]
             assert list(steps["phase"]) == phases
             assert list(steps["first_of_epoch"]) == [True, False, False, False]
@@ -112,7 +115,7 @@ def test_steps_follow_each_other(run: RunDir) -> None:
 
 def test_measuring_does_not_change_the_training(run: RunDir) -> None:
     for rank in (0, 1):
-        plain, traced = (pd.read_parquet(run.for_pass(name).rank(rank).steps)["loss"] for name in ("plain", "torch"))
+        plain, traced = (table_of(run.for_pass(name).rank(rank).steps)["loss"] for name in ("plain", "torch"))
         assert plain.notna().all()
         assert list(plain) == list(traced)
 
@@ -120,7 +123,7 @@ def test_measuring_does_not_change_the_training(run: RunDir) -> None:
 def test_a_validation_loop_has_no_gradients_and_one_loss(tmp_path: Path) -> None:
     run_dir = prepare(tmp_path / "run", {**QUICK, "world_size": 2, "mode": "eval"})
     subprocess.run(torchrun(run_dir, "plain", 2), check=True, capture_output=True, timeout=180)
-    steps = [pd.read_parquet(rank.steps) for rank in run_dir.for_pass("plain").ranks()]
+    steps = [table_of(rank.steps) for rank in run_dir.for_pass("plain").ranks()]
     assert list(steps[0]["loss"]) == list(steps[1]["loss"])  # averaged over the ranks
     assert all(table[["backward_ns", "optimizer_ns"]].isna().all(axis=None) for table in steps)
     assert all((table["forward_ns"] > 0).all() for table in steps)
@@ -131,7 +134,7 @@ def test_an_answer_is_timed_without_the_loader(tmp_path: Path) -> None:
     run_dir = prepare(tmp_path / "run", config)
     for name in ("plain", "torch"):
         subprocess.run(alone(run_dir, name), check=True, capture_output=True, timeout=180)
-    steps = pd.read_parquet(run_dir.for_pass("plain").rank(0).steps)
+    steps = table_of(run_dir.for_pass("plain").rank(0).steps)
     assert len(steps) == 53 and (steps["data_wait_ns"] == 0).all() and steps["loss"].isna().all()
     assert (steps["h2d_ns"] + steps["forward_ns"] <= steps["host_ns"]).all()
     names = [event["name"] for event in annotations(read_trace(run_dir.for_pass("torch").rank(0)))]
@@ -139,7 +142,7 @@ def test_an_answer_is_timed_without_the_loader(tmp_path: Path) -> None:
 
 
 def test_ranks_train_one_model_on_their_own_data(run: RunDir) -> None:
-    losses = [list(pd.read_parquet(rank.steps)["loss"]) for rank in run.for_pass("plain").ranks()]
+    losses = [list(table_of(rank.steps)["loss"]) for rank in run.for_pass("plain").ranks()]
     assert all(a != b for a, b in zip(*losses, strict=True))
 
 
@@ -148,7 +151,7 @@ def test_the_window_holds_its_own_steps_with_all_their_ranges(run: RunDir) -> No
         trace = read_trace(rank)
         found = annotations(trace)
         steps = {event["name"]: event for event in found if event["name"].startswith("ProfilerStep#")}
-        active = pd.read_parquet(rank.steps).query("phase == 'active'")
+        active = table_of(rank.steps).query("phase == 'active'")
         assert sorted(steps) == [f"ProfilerStep#{step}" for step in active["step"]]
         for step in steps.values():
             inside = {e["name"] for e in found if step["ts"] <= e["ts"] < step["ts"] + step["dur"]}
@@ -176,7 +179,7 @@ def test_tensorboard_finds_the_traces_and_they_hold_no_path(run: RunDir) -> None
 
 def test_key_averages_agree_with_the_trace(run: RunDir) -> None:
     rank = run.for_pass("torch").rank(0)
-    averages = pd.read_parquet(rank.key_averages)
+    averages = table_of(rank.key_averages, KEY_AVERAGES)
     assert averages["self_cpu_ns"].is_monotonic_decreasing
     assert "ProfilerStep" in rank.key_averages.with_suffix(".txt").read_text()
     events = [event["name"] for event in read_trace(rank)["traceEvents"] if event.get("cat") == "cpu_op"]
@@ -206,7 +209,7 @@ def test_an_error_in_the_window_keeps_trace_and_steps(tmp_path: Path) -> None:
     assert done.returncode == 1 and "InjectedFault" in done.stderr
     info = read_json(rank.info)
     assert info["status"] == "failed" and info["error"].startswith("InjectedFault: scenario.fault=raise")
-    assert list(pd.read_parquet(rank.steps)["step"]) == [0, 1, 2, 3]
+    assert list(table_of(rank.steps)["step"]) == [0, 1, 2, 3]
     assert "ProfilerStep#2" in {event["name"] for event in annotations(read_trace(rank))}
     assert read_json(rank.info)["traces"] == ["trace.json.gz"]
 
@@ -230,7 +233,7 @@ def test_a_rank_stuck_in_a_collective_shows_where_and_saves_when_told_to_end(tmp
         agent.wait()
     info = read_json(stuck.info)
     assert (info["status"], info["error"], info["steps"]) == ("failed", "SIGTERM", 3)
-    steps = pd.read_parquet(stuck.steps)
+    steps = table_of(stuck.steps)
     assert list(steps["step"]) == [0, 1, 2]
     assert list(steps["host_ns"].isna()) == [False, False, True]
 

@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from rankscope.conf import RunDir, parse_config, save_config
 from rankscope.harness import Recorder
 
+from .tables import table_of
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUICK = {"steps": 3, "warmup_steps": 1, "profile": {"wait": 1, "warmup": 1, "active": 2}}
+QUICK = {"steps": 3, "seconds": 0, "warmup_steps": 1, "profile": {"wait": 1, "warmup": 1, "active": 2}}
 LOOP = """
 import sys, torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -75,7 +76,7 @@ def test_the_losses_are_the_same_bit_for_bit(tmp_path: Path) -> None:
             info = json.loads(rank.info.read_text())
             assert (info["status"], info["steps"], info["steps_from"]) == ("ok", 4, "optimizer")
             assert info["samples_per_step"] == 32
-            rows = pd.read_parquet(rank.steps)
+            rows = table_of(rank.steps)
             assert (rows[["data_wait_ns", "forward_ns", "backward_ns", "optimizer_ns"]] > 0).all(axis=None)
 
 
@@ -85,14 +86,14 @@ def test_a_script_ends_when_everything_is_recorded(tmp_path: Path) -> None:
     )
     assert done.returncode == 0 and done.stdout == "finally ['--a', '1']\n"
     assert info["steps"] == 4 and "notes" not in info
-    assert list(pd.read_parquet(run_dir.for_pass("plain").rank(0).steps)["phase"]) == ["warmup", *["measured"] * 3]
+    assert list(table_of(run_dir.for_pass("plain").rank(0).steps)["phase"]) == ["warmup", *["measured"] * 3]
 
 
 def test_a_script_that_is_over_early_counts_whole_steps_only(tmp_path: Path) -> None:
     done, info, run_dir = alone(tmp_path, "train(4)", "torch", passes=["torch"])
     assert done.returncode == 0, done.stderr
-    assert info["notes"] == ["the script ended after 3 of 4 steps (1 counted)"]
-    assert list(pd.read_parquet(run_dir.for_pass("torch").rank(0).steps)["step"]) == [0, 1, 2]
+    assert info["notes"] == ["the script ended after 3 steps (1 counted in torch)"]
+    assert list(table_of(run_dir.for_pass("torch").rank(0).steps)["step"]) == [0, 1, 2]
     from rankscope.analysis import load
 
     assert load(run_dir.for_pass("torch").path).steps_analysed == [2]  # of step 3 the trace has a beginning
@@ -101,7 +102,7 @@ def test_a_script_that_is_over_early_counts_whole_steps_only(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("train(2)", "ended after 1 steps, all of them warm-up: this pass needs 4"),
+        ("train(2)", "ended after 1 steps, all of them warm-up: this start needs 4"),
         ("", "ended without a step"),
         ("train(3); sys.exit(5)", "SystemExit: 5"),
         ("train(3); raise ValueError('no')", "ValueError: no"),
@@ -123,7 +124,7 @@ torch.cuda._cudart = runtime = Runtime()
 torch.cuda.cudart = torch.cuda.profiler.cudart = lambda: runtime
 from rankscope.harness.worker import main
 main(sys.argv[1:])
-from rankscope.harness import capture
+from rankscope.harness.record import nsys_capture as capture
 capture._START()
 """
 
@@ -169,7 +170,7 @@ for (inputs,) in recorder.loader(loader):
 """
     done, info, run_dir = alone(tmp_path, code)
     assert done.returncode == 0, done.stderr
-    rows = pd.read_parquet(run_dir.for_pass("plain").rank(0).steps)
+    rows = table_of(run_dir.for_pass("plain").rank(0).steps)
     assert (info["steps_from"], info["samples_per_step"]) == ("recorder", 4)
     assert list(rows["first_of_epoch"]) == [True, False, False, False]
     assert (rows[["data_wait_ns", "forward_ns", "optimizer_ns"]] > 0).all(axis=None)

@@ -16,6 +16,7 @@ from rankscope.launch.run import record
 
 TINY = (
     *("world_size=2", "batch_size=2", "device=cpu", "model=mlp", "model.size=tiny", "steps=3", "warmup_steps=1"),
+    *("seconds=0", "passes=[plain,torch]"),
     *("profile.wait=1", "profile.warmup=1", "profile.active=2"),
 )
 

@@ -176,7 +176,7 @@ class Builder:
         )
 
 
-_KEPT = ("deviceProperties", "trace_id", "with_stack", "baseTimeNanoseconds")
+_KEPT = ("deviceProperties", "trace_id", "with_stack", "record_shapes", "baseTimeNanoseconds")
 
 
 def _external_ids(args: list[Args]) -> Column:

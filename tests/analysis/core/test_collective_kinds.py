@@ -13,6 +13,7 @@ from rankscope.analysis.core.collective_kinds import (
     is_of_collective,
     launches_collective,
     payload_bytes,
+    scalar_type,
 )
 from rankscope.conf.contract import bus_factor
 
@@ -72,6 +73,8 @@ def test_bus_bandwidth_as_in_nccl_tests() -> None:
     assert payload_bytes("allgather", "BFloat16", 10, 40) == 80
     assert payload_bytes("reducescatter", "Float", 40, 10) == 160
     assert payload_bytes("allreduce", "Unheard", 1, 1) is None
+    assert payload_bytes("allreduce", scalar_type("c10::BFloat16"), 10, 10) == 20
+    assert scalar_type("std::string") is None
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_of_two_passes_the_one_that_disturbs_less_is_analysed(tmp_path: Path) ->
     analysis = load(run)
     summary = summarise(analysis)
     assert (analysis.pass_name, summary["pass"]) == ("light", "light")
-    assert set(summary["profiler_overhead"]) == {"torch", "light", "nsys"}
+    assert set(summary["profiler_overhead"]) == {"timed", "torch", "light", "nsys"}
     assert any(warning["kind"] == "light_pass" for warning in summary["warnings"])
     steps = [pq.read_table(run / "passes" / "plain" / "ranks" / str(r) / "steps.parquet").to_pydict() for r in (0, 1)]
     for row, table in zip(summary["memory"], steps, strict=True):

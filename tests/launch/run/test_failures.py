@@ -33,7 +33,7 @@ class Case:
 
 
 CASES = [
-    Case(fault="raise", kind="raise", said=("rank 1", "InjectedFault", "faults.py", "stderr.log"), records=True),
+    Case(fault="raise", kind="raise", said=("rank 1", "InjectedFault", "planted.py", "stderr.log"), records=True),
     Case(fault="exit", kind="exit", said=("rank 1", "exit status 7"), records=True),
     Case(fault="kill", kind="signal", said=("rank 1", "SIGKILL"), overrides=("passes=[plain]",), status=2),
     Case(fault="oom", kind="oom", said=("rank 1", "out of memory", "allocate"), records=True),

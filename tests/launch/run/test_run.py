@@ -65,7 +65,8 @@ def test_the_analysis_is_given_the_run_and_its_words_pass_through(finished: Fini
 def test_the_torch_pass_covers_its_whole_schedule(finished: Finished) -> None:
     config = load_config(finished.run_dir.config)
     for rank in finished.run_dir.for_pass("torch").ranks():
-        assert pq.read_metadata(rank.steps).num_rows == config.profile.steps
+        cycle = 1 + config.profile.active  # the process is warm: no steps to wait
+        assert pq.read_metadata(rank.steps).num_rows == cycle * config.profile.repeat
         assert all(rank.cycle_trace(cycle).stat().st_size > 0 for cycle in range(config.profile.repeat))
 
 
@@ -81,11 +82,11 @@ def test_exit_status_of_the_analysis_is_kept(
 
 def test_the_command_of_a_pass() -> None:
     command = torchrun_command(
-        compose(["world_size=4"]), RunDir(Path("runs/a")), "torch", ["--rdzv-endpoint=localhost:0"]
+        compose(["world_size=4"]), RunDir(Path("runs/a")), ["torch", "detail"], ["--rdzv-endpoint=localhost:0"]
     )
     assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
     assert {"--nproc-per-node=4", "--rdzv-endpoint=localhost:0", "--rdzv-id=a-torch", "--max-restarts=0"} < set(command)
-    assert command[-4:] == ["-m", "rankscope.harness", "runs/a", "torch"]
+    assert command[-4:] == ["-m", "rankscope.harness", "runs/a", "torch,detail"]
 
 
 def test_what_follows_two_dashes_reaches_the_script_as_it_is() -> None:

@@ -1,0 +1,89 @@
+"""Adds the sizes of gloo's collectives to a trace. Input: a trace and its file. Output: the trace with sizes.
+
+Gloo writes no metadata about its collectives. With `record_shapes`, its records have the dimensions and the type of the
+first tensor list. The reader does not keep shapes, because every operator has some. So this module reads the file again
+for these few records.
+"""
+
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from isal import igzip
+
+from rankscope.analysis.core.collective_kinds import GLOO, scalar_type
+from rankscope.analysis.core.table import UNKNOWN, Table, encode
+from rankscope.analysis.read.decode import nanoseconds
+from rankscope.analysis.read.kineto.reader import base_time
+from rankscope.analysis.read.rank_trace import RankTrace
+
+_RECORD = re.compile(rb'\{[^{}]*"name":\s*"' + re.escape(GLOO).encode() + rb'[^"]*"[^{}]*"args":\s*\{[^{}]*\}[^{}]*\}')
+_MOST_BYTES = 1 << 30
+
+
+class _Args(msgspec.Struct):
+    dims: Any = msgspec.field(name="Input Dims", default=None)
+    types: Any = msgspec.field(name="Input type", default=None)
+
+
+class _Record(msgspec.Struct):
+    ts: float | int | str
+    args: _Args
+
+
+def with_sizes(trace: RankTrace, path: Path) -> RankTrace:
+    """Return the trace with the element counts and types of gloo's collectives, if it was recorded with shapes."""
+    host = trace.host
+    if not trace.extra.get("record_shapes") or not len(host):
+        return trace
+    rows = np.flatnonzero(host.where("name", lambda word: word.startswith(GLOO)) & (host["in_nelems"] == UNKNOWN))
+    found = _records(path, base_time(trace.extra)) if len(rows) else {}
+    if not found:
+        return trace
+    counts = host["in_nelems"].copy()
+    types = host.texts("dtype")
+    for row in rows.tolist():
+        count, kind = found.get(int(host["start"][row]), (None, None))
+        if count is not None:
+            counts[row], types[row] = count, kind
+    codes, words = encode(types)
+    filled = Table({**host.columns, "in_nelems": counts, "dtype": codes}, {**host.words, "dtype": words})
+    device = trace.device
+    device = Table(device.columns, {**device.words, "dtype": words}) if not len(device) else device
+    return msgspec.structs.replace(trace, host=filled, device=device)
+
+
+def _records(path: Path, base: int) -> dict[int, tuple[int, str | None]]:
+    """Return element count and type by the start of the record (ns since 1970)."""
+    try:
+        with igzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            text = file.read(_MOST_BYTES)
+    except (OSError, EOFError, zlib.error, igzip.BadGzipFile):
+        return {}
+    found = {}
+    for match in _RECORD.finditer(text):
+        try:
+            record = msgspec.json.decode(match[0], type=_Record, strict=False)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            continue
+        count = _elements(record.args.dims)
+        types = record.args.types
+        kind = scalar_type(types[0]) if isinstance(types, list) and types else None
+        if count is not None:
+            found[int(nanoseconds([record.ts])[0]) + base] = (count, kind)
+    return found
+
+
+def _elements(dims: Any) -> int | None:
+    """Return the number of elements of all tensors of a record; None if its dimensions are not lists of integers."""
+    if not isinstance(dims, list) or not dims:
+        return None
+    total = 0
+    for shape in dims:
+        if not isinstance(shape, list) or not all(isinstance(length, int) for length in shape):
+            return None
+        total += int(np.prod(shape, dtype=object)) if shape else 0
+    return total if 0 < total < 2**62 else None
