@@ -1,11 +1,11 @@
-"""Known faults in a job that is not profiled: which rank does rankscope name, for what cause, and by how much?
+"""Plants known faults in a job without a profiler, and tests the rank, the cause and the gain that rankscope reports.
 
     torchrun --nproc-per-node=2 benchmarks/unprofiled.py record OUT     # any number of ranks, GPUs if there are some
     python benchmarks/unprofiled.py judge OUT                           # the table, from what was recorded
 
-Each case is a job of its own model and loader in the same processes: its plain and its timed window are recorded by the
-classes that `rankscope run` uses, into run folders of the same layout. The truth is the plain step of the case minus
-the plain step of the clean case before it.
+Each case is a job with its own model and loader in the same processes. The classes of `rankscope run` record its plain
+and its timed window into run folders of the usual layout. The truth is the plain step of the case minus the plain step
+of the clean case of the same repeat.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 FAULTS = {
-    # name: (rank, causes that are right, kind of finding)
+    # name: (rank, accepted causes, kind of finding)
     "none": (None, (None,), "late"),
     "compute_forward": (1, ("compute",), "late"),
     "compute_backward": (1, ("compute",), "late"),
@@ -124,7 +124,9 @@ class _Case:
         size, kind = (4096, torch.bfloat16) if context.cuda else (512, torch.float32)
         self.square = torch.randn(size, size, device=context.device, dtype=kind)
         self.second = fault == "two_at_once" and context.rank == 1
-        self.garbage = [[] for _ in range(1_000_000)] if fault == "garbage_collection" and mine else None
+        self.garbage: list[list[int]] | None = (
+            [[] for _ in range(1_000_000)] if fault == "garbage_collection" and mine else None
+        )
         if fault == "compute_backward" and mine:
             model.layers[layers // 2].register_full_backward_hook(lambda *_: self.compute())
 
@@ -190,7 +192,7 @@ class _Case:
 
 
 def judge(out: Path, as_json: Path | None) -> int:
-    """Print a row for each case: planted, said, truth and promise in ms; return 1 if a row is wrong."""
+    """Print a row for each case: planted, found, truth and promise in ms; return 1 if a row is wrong."""
     from rankscope.analysis import AnalysisError, load, summarise
 
     folders = sorted((path for path in out.iterdir() if (path / "run.json").exists()), key=lambda path: path.name)

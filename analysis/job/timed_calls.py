@@ -1,7 +1,7 @@
-"""The timed collectives of a window: each rank's calls, matched by group and sequence number, one duration a rank.
+"""The timed collectives of a window: the ranks' calls, matched by group and sequence number, with one duration each.
 
-Comes in: `calls.json` of each rank (docs/run-folder.md). Goes out: `TimedCalls`. The shortest duration of a call over
-its ranks is the transfer, because the rank that came last waits for nobody; what others take longer is waiting.
+Input: `calls.json` of each rank (docs/run-folder.md). Output: `TimedCalls`. The shortest duration of a call over its
+ranks is the transfer, because the rank that came last does not wait. What other ranks take longer is their wait.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.kinds import collective_kind, payload_bytes
+from rankscope.analysis.core.collective_kinds import collective_kind, payload_bytes
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.window import Matrix
 from rankscope.conf.run_dir import PassDir
 
@@ -25,7 +26,7 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     in_nelems: list[int | None]
     out_nelems: list[int | None]
     dtype: list[str | None]
-    duration_ns: list[int | None]  # with the wait for other ranks; null: not timed
+    duration_ns: list[int | None]  # including the wait for other ranks; null: not timed
     enqueued_ns: list[int]  # host clock, time.time_ns
     source: str = "flight_recorder"
 
@@ -38,7 +39,7 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
     kind: list[str]
     bytes: list[int | None]
     step: Column  # -1: outside the steps
-    duration_ns: Matrix  # ranks x calls; NaN: the rank has no part in the call
+    duration_ns: Matrix  # ranks x calls; NaN: the rank does not take part
 
     @property
     def transfer_ns(self) -> Column:
@@ -53,9 +54,12 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self._over_steps(ranks, steps, lambda excess: float(excess.max(initial=0.0)))
 
-    def waited_for(self, ranks: list[int], steps: list[int]) -> Matrix:
-        """Return ranks x steps (ns): how long the others wait for a rank in all calls of a step."""
-        return self._over_steps(ranks, steps, lambda excess: float(np.maximum(excess, 0.0).sum()))
+    def waited_for(self, ranks: list[int], steps: list[int], least_ns: float) -> Matrix:
+        """Return ranks x steps (ns): how long the others wait for a rank, over the calls of a step.
+
+        Calls at which they wait for less than `least_ns` do not count: such waits are there without a late rank too.
+        """
+        return self._over_steps(ranks, steps, lambda excess: float(excess[excess >= least_ns].sum()))
 
     def _over_steps(self, ranks: list[int], steps: list[int], of: Callable[[Column], float]) -> Matrix:
         found = np.zeros((len(ranks), len(steps)))
@@ -70,7 +74,7 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
-    """Read `calls.json` of every rank that has a valid one."""
+    """Read every valid `calls.json`, by rank."""
     found = {}
     for rank_dir in pass_dir.ranks():
         try:
@@ -81,9 +85,9 @@ def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
 
 
 def match(calls: Mapping[int, RankCalls], starts: Mapping[int, tuple[Column, Column]]) -> TimedCalls:
-    """Match the calls of all ranks; `starts` are each rank's step numbers and their starts (time.time_ns), ascending.
+    """Match the calls of all ranks. `starts` has each rank's step numbers and their starts (time.time_ns), ascending.
 
-    A call belongs to the step in which the lowest rank that takes part enqueued it.
+    A call belongs to the step in which its lowest rank enqueued it.
     """
     ranks = sorted(calls)
     keys: dict[tuple[str, int, str], dict[int, int]] = {}
@@ -135,8 +139,8 @@ def by_size(calls: TimedCalls) -> list[dict[str, Any]]:
                 "kind": kind,
                 "bytes": size,
                 "count": len(at),
-                "transfer_ms_p50": round(float(np.median(transfer[at])) * 1e-6, 6),
-                "wait_ms_p50": round(float(np.nanmedian(waits)) * 1e-6, 6),
+                "transfer_ms_p50": ms(np.median(transfer[at])),
+                "wait_ms_p50": ms(np.nanmedian(waits)),
             }
         )
     return sorted(rows, key=lambda row: -row["count"] * row["transfer_ms_p50"])
