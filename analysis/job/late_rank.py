@@ -57,8 +57,6 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: flo
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps)
     usual = float(np.median(window.step_ns))
-    least_ns = limits.late_step * usual / 2
-    waited = late if calls is None else calls.waited_for(window.ranks, window.steps, least_ns)
     found = over_run(late, usual, limits)
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
     found = msgspec.structs.replace(found, window=name, late_steps=numbered, step_ns=usual)
@@ -70,7 +68,7 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: flo
     if why is None:
         return _unexplained(found, window.ranks[found.rank])
     mean_ns = float(window.step_ns.mean()) if mean_ns is None else mean_ns
-    gain = _gain(waited[found.rank][its_rows], why, mean_ns, free, found.rank) * int(its_rows.sum()) / len(window.steps)
+    gain = _gain(late[found.rank][its_rows], why, mean_ns, free, found.rank) * int(its_rows.sum()) / len(window.steps)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
 
 
@@ -90,15 +88,14 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
     )  # fmt: skip
 
 
-def _gain(waited_ns: Column, why: "Why", mean_ns: float, free: Column | None, at: int) -> float:
-    """Return what mending the late rank saves in each of its late steps (ns, mean).
+def _gain(late_ns: Column, why: "Why", mean_ns: float, free: Column | None, at: int) -> float:
+    """Return what fixing the late rank saves in each of its late steps (ns, mean): at least this, and no more than lost.
 
-    `waited_ns` is how long the others wait for it in these steps, `mean_ns` the mean step of the job. Slow compute also
-    slows the backward pass, which shows only in the waiting. Any other cause costs no more than the excess of its part.
-    Afterwards the job is still as slow as the hosts of the other ranks: `free` is what each host needs for a step.
+    `late_ns` is its lateness in these steps, `mean_ns` the mean step of the job. A rank whose backward pass is slow too
+    costs more, which the others' waiting hides. Afterwards the job is still as slow as the hosts of the other ranks:
+    `free` is the time that each host needs for a step.
     """
-    lost = waited_ns if why.cause == "compute" else np.minimum(waited_ns, why.excess_ns)
-    gain = float(lost.mean())
+    gain = float(np.minimum(late_ns, why.excess_ns).mean())
     if free is not None:
         gain = min(gain, mean_ns - float(np.median(np.delete(free, at))))
     return max(0.0, gain)

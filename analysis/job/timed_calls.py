@@ -4,7 +4,7 @@ Input: `calls.json` of each rank (docs/run-folder.md). Output: `TimedCalls`. The
 ranks is the transfer, because the rank that came last does not wait. What other ranks take longer is their wait.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -50,27 +50,19 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
     def lateness(self, ranks: list[int], steps: list[int]) -> Matrix:
         """Return ranks x steps (ns): the largest lateness of a rank over the calls of a step, at least 0.
 
-        Lateness at a call is the median over the other ranks of their duration, minus the rank's own.
+        Lateness at a call is the median over the other ranks of their duration, minus the rank's own. The sum over
+        calls would be too much: once a rank is late, the others have their later buckets ready and wait for each of
+        them, which they also do if the late rank is as fast as they are from then on.
         """
-        return self._over_steps(ranks, steps, lambda excess: float(excess.max(initial=0.0)))
-
-    def waited_for(self, ranks: list[int], steps: list[int], least_ns: float) -> Matrix:
-        """Return ranks x steps (ns): how long the others wait for a rank, over the calls of a step.
-
-        Calls at which they wait for less than `least_ns` do not count: such waits are there without a late rank too.
-        """
-        return self._over_steps(ranks, steps, lambda excess: float(excess[excess >= least_ns].sum()))
-
-    def _over_steps(self, ranks: list[int], steps: list[int], of: Callable[[Column], float]) -> Matrix:
-        found = np.zeros((len(ranks), len(steps)))
+        late = np.zeros((len(ranks), len(steps)))
         rows = [np.flatnonzero(self.step == step) for step in steps]
         for row, own in enumerate(self.ranks.index(rank) for rank in ranks):
             others = np.delete(self.duration_ns, own, 0)
             known = ~np.isnan(others).all(0) & ~np.isnan(self.duration_ns[own])
             excess = np.zeros(len(self.step))
             excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
-            found[row] = [max(0.0, of(excess[at])) for at in rows]
-        return found
+            late[row] = [max(0.0, float(excess[at].max(initial=0.0))) for at in rows]
+        return late
 
 
 def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
