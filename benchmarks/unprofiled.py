@@ -30,7 +30,7 @@ FAULTS = {
     "checkpoint": (0, ("the host",), "slow"),
     "evaluation": (0, ("the host",), "slow"),
     "garbage_collection": (1, ("host",), "late"),
-    "late_every_5th": (1, ("host",), "late"),
+    "late_every_5th": (1, ("host", "the host"), "either"),
     "item_on_rank_0": (0, ("host", None), "late"),
     "two_at_once": (0, ("data",), "late"),
 }
@@ -226,7 +226,7 @@ def _row(job: str, fault: str, summary: dict[str, Any], clean: dict[str, Any]) -
     truth = summary["throughput"]["step_ms_mean"] - clean["throughput"]["step_ms_mean"]
     gains = {item["id"]: item["recoverable_ms"] or 0.0 for item in summary["findings"]}
     straggler = next((gain for name, gain in gains.items() if name.startswith("straggler")), 0.0)
-    if kind == "slow":
+    if kind == "slow" or (kind == "either" and late["rank"] is None):
         said, cause = (None, None) if slow is None else (slow["ranks"], slow["place"])
         right, promised = said == [rank] and cause in causes, gains.get("slow_steps", 0.0)
         where = None if slow is None else slow["where"]

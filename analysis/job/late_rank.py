@@ -89,7 +89,7 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
 
 
 def _gain(late_ns: Column, why: "Why", mean_ns: float, free: Column | None, at: int) -> float:
-    """Return what fixing the late rank saves in each of its late steps (ns, mean): at least this, and no more than lost.
+    """Return what fixing the late rank saves in each of its late steps (ns, mean): a bound from below.
 
     `late_ns` is its lateness in these steps, `mean_ns` the mean step of the job. A rank whose backward pass is slow too
     costs more, which the others' waiting hides. Afterwards the job is still as slow as the hosts of the other ranks:

@@ -19,6 +19,8 @@ from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 
 Place = Literal["waiting for the loader", "the host", "copies to the device", "forward", "backward", "optimizer"]
 
+_OF_SLOWEST = 0.1  # steps that lose less than this share of what the slowest loses are noise next to it
+
 
 class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The slow steps of a window; times in ms."""
@@ -45,25 +47,30 @@ def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[s
         return None
     usual = float(np.median(job[counted]))
     slow = job > limits.slow_step * usual
+    slow &= job - usual >= _OF_SLOWEST * float((job - usual)[counted].max())
     if not (slow & counted).any() or (slow & counted).sum() * 2 > counted.sum():
         return None
     lost = float((job[slow & counted] - usual).sum()) / float(counted.sum())
     mean = float(job[counted].mean())
+
+    first = slow & ~np.concatenate([[False], slow[:-1]])
+    events = [window.steps[row] for row in np.flatnonzero(first & counted)]
+    before = [window.steps[row] for row in np.flatnonzero(first & ~counted)]
     at_fault, place = _at_fault(window, slow & counted)
     ranks = [window.ranks[row] for row in at_fault]
-    every = np.flatnonzero(slow)
+    took = usual + (job - usual)[slow & counted].sum() / max(1, len(events))
     return SlowSteps(
-        steps=[window.steps[row] for row in np.flatnonzero(slow & counted)],
+        steps=events,
         ranks=ranks or window.ranks,
         waiting=[rank for rank in window.ranks if ranks and rank not in ranks],
         place=place,
         usual_ms=estimate_ms(usual),
-        slow_ms=estimate_ms(np.median(job[slow & counted])),
+        slow_ms=estimate_ms(took),
         lost_ms=estimate_ms(lost),
         mean_ms=estimate_ms(mean),
         share=round(lost / mean, 4),
-        period=_period([window.steps[row] for row in every], window.steps),
-        where=_where(stacks, ranks or window.ranks, {window.steps[row] for row in np.flatnonzero(slow & counted)}),
+        period=_period(events, [step for step, on in zip(window.steps, counted, strict=True) if on], before),
+        where=_where(stacks, ranks or window.ranks, {step + after for step in events for after in (0, 1)}),
     )
 
 
@@ -101,14 +108,19 @@ def _excess(values: Matrix, counted: Column, slow: Column) -> Column:
     return found
 
 
-def _period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
-    """Return the distance between slow steps, if it is constant and continues to both ends of the window."""
+def _period(slow: Sequence[int], steps: Sequence[int], warm_up: Sequence[int]) -> int | None:
+    """Return the number of steps from one slow step to the next if it is always the same; None if that is not shown.
+
+    `slow` are the slow steps among the counted `steps`, `warm_up` the slow steps before them. Three in a row show it;
+    two do so if one before the counted steps fits.
+    """
     gaps = set(np.diff(slow).tolist())
     if len(slow) < 2 or len(gaps) != 1:
         return None
     period = int(gaps.pop())
+    fits = any((slow[0] - step) % period == 0 for step in warm_up)
     missed_before, missed_after = slow[0] - steps[0] >= period, steps[-1] - slow[-1] >= period
-    return None if period < 2 or missed_before or missed_after else period
+    return None if period < 2 or missed_before or missed_after or (len(slow) < 3 and not fits) else period
 
 
 def _where(stacks: Mapping[int, Sequence[Mapping[str, Any]]], ranks: Sequence[int], slow: set[int]) -> str | None:
