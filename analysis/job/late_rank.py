@@ -9,12 +9,13 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.chance import binomial_tail, independent_share, median_interval
+from rankscope.analysis.core.chance import independent_share, median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.timed_calls import TimedCalls
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.analysis.measure.stragglers import VerdictName
+from rankscope.conf.chance import binomial_tail
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 
 Cause = Literal["compute", "data", "host", "copy"]
