@@ -231,7 +231,7 @@ def _one_line(notices: Sequence[Notice], found: sources.Sources) -> tuple[str, l
     listed = list(notices)
     if not listed:
         where = found.run_dir.path if found.run_dir else "the given paths"
-        return f"{where}: has no trace of a torch or nsys pass; {_why_none(found)}", []
+        return f"{where}: no trace of a torch or nsys pass; {_why_none(found)}", []
     more = f" (and {len(listed) - 1} more)" if len(listed) > 1 else ""
     return listed[0].message + more, listed
 
