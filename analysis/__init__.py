@@ -1,4 +1,4 @@
-"""Run folders and traces in; tables, findings and reports out. Never imports torch.
+"""Analyses run folders and traces, and makes tables, findings and reports. Never imports torch.
 
 In a notebook: `rankscope.analysis.load("runs/...")` gives an `Analysis`, whose tables are DataFrames.
 """
@@ -26,7 +26,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used: a command that needs none of it starts faster."""
+    """Import a public name at its first use, so that commands start faster."""
     import importlib
 
     if name not in __all__:

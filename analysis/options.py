@@ -1,4 +1,4 @@
-"""`Options`: what can be set about an analysis."""
+"""`Options`: the settings of an analysis."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,20 @@ from rankscope.analysis.core.limits import Limits
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be set about an analysis."""
+    """The settings of an analysis; the defaults suit a run folder."""
 
     limits: Limits = Limits()
-    borrow_sizes: bool = True  # of a run's nsys pass: collectives' sizes from the torch pass, where it has none
-    cache: bool = True  # keep what was found of each rank in the user's cache folder, and use what is there
-    cache_folder: Path | None = None  # keep it there instead
-    fast: bool | None = None  # read with the accelerated scanner; None: where it is installed and pays
-    only_ranks: frozenset[int] | None = None  # read and analyse these alone; waits need every rank of a group
-    only_steps: tuple[int | None, int | None] | None = None  # analyse steps from the first to the second, inclusive
-    executor: Any = None  # concurrent.futures.Executor for the work per rank; None: processes where they pay
+    borrow_sizes: bool = True  # if the nsys pass has no sizes of collectives, take those of the torch pass
+    cache: bool = True  # use and fill the user's cache of results per rank
+    cache_folder: Path | None = None  # use this cache folder instead
+    fast: bool | None = (
+        None  # read with the accelerated scanner; None: if it is installed and the files are large enough
+    )
+    only_ranks: frozenset[int] | None = None  # read only these; waits need every rank of a group
+    only_steps: tuple[int | None, int | None] | None = (
+        None  # analyse only steps from the first to the second, inclusive
+    )
+    executor: Any = None  # concurrent.futures.Executor for the work per rank; None: processes if they save time
     progress: bool = False  # show a progress bar on a terminal
-    ceilings: Path | None = None  # what the node can do; None: of a run, where `rankscope ceilings` has measured it
-    nsys_steps: str | None = None  # name or regular expression of the NVTX ranges that are steps; None: recognised
+    ceilings: Path | None = None  # file of `rankscope ceilings`; None: the one of the run's node, if there is one
+    nsys_steps: str | None = None  # name or regular expression of the NVTX ranges that are steps; None: find them

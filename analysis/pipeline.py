@@ -1,6 +1,6 @@
-"""The way through: files -> ranks -> one clock -> matched collectives -> steps -> verdict -> findings.
+"""The stages of an analysis: files -> ranks -> one clock -> matched collectives -> steps -> verdict -> findings.
 
-`load(path)` returns an `Analysis`; commands and notebooks get the same one.
+`load(path)` returns an `Analysis`; commands and notebooks use the same function.
 """
 
 from collections import defaultdict
@@ -40,7 +40,7 @@ from rankscope.conf import ConfigError, RunDir, RunDirError, load_config
 from rankscope.conf.contract import TORCH_PASSES
 from rankscope.conf.user_cache import user_folder
 
-_NAMED_ONE_BY_ONE = 8  # missing ranks
+_NAMED_ONE_BY_ONE = 8  # a message lists at most this many ranks
 _NO_ROWS = np.zeros(0, np.int64)
 _UNTRACED = "not traced: the parts of a step are unknown; record more with passes=[plain,torch]"
 
@@ -68,14 +68,14 @@ def load(*paths: str | Path, options: Options | None = None) -> Analysis:
 
 
 def _plain_only(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]] | None:
-    """Return the recording of a completed run that has no trace, but unprofiled steps; None for anything else."""
+    """Return the recording of a completed run that has unprofiled steps but no trace; otherwise None."""
     run_dir = RunDir(paths[0])
     if len(paths) != 1 or not run_dir.record.exists():
         return None
     try:
         config, completed = load_config(run_dir.config), run_dir.read_record().get("status") == "completed"
     except (ConfigError, RunDirError):
-        return None  # the reader of traces says what is wrong
+        return None  # the reader of traces reports what is wrong
     traced = any(rank.trace.exists() for name in TORCH_PASSES for rank in run_dir.for_pass(name).ranks())
     asked = "nsys" in config.passes or traced
     if asked or not completed or read_pass(run_dir.for_pass("plain"), "measured") is None:
@@ -113,7 +113,7 @@ def _with_borrowed_sizes(data: list[RankData], folder: Path) -> list[RankData]:
     try:
         lender, _ = _record([other], Options(cache=False, borrow_sizes=False))
     except AnalysisError:
-        return data  # a run's own analysis names what is wrong with it
+        return data  # analysing that pass itself reports what is wrong
     return borrowed_sizes.borrow(data, lender.ranks, lender.steps_judged)
 
 
@@ -127,7 +127,7 @@ def _second_witness(recording: Recording) -> tuple[Agreement | None, list[Notice
     try:
         nsys, _ = _record([pass_dir.path], Options(cache=False, borrow_sizes=False))
     except AnalysisError as error:
-        message = f"nsys pass: {error}; nothing to compare with"
+        message = f"nsys pass: {error}; the two profilers cannot be compared"
         return None, [Notice(kind="nsys_pass_unusable", message=message)]
     return agreement(recording, nsys)
 
@@ -205,7 +205,7 @@ def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) ->
 
 
 def jobs(found: sources.Sources, options: Options) -> list[Job]:
-    """Return the work on each rank, in the order of the files."""
+    """Return one job per rank, in the order of the files."""
     fast = workers.use_scanner(found.files) if options.fast is None else options.fast
     cached = options.cache_folder or user_folder() if options.cache else None
     by_rank: defaultdict[object, list[sources.Source]] = defaultdict(list)
@@ -215,7 +215,7 @@ def jobs(found: sources.Sources, options: Options) -> list[Job]:
 
 
 def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list[Notice]]:
-    """Read and prepare every rank; one that gives no numbers becomes a notice, and the others go on."""
+    """Read and prepare every rank. A rank without numbers becomes a notice; the others continue."""
     outcomes = workers.prepare_all(jobs(found, options), options.executor, Progress(shown=options.progress))
     if options.cache_folder is None and any(outcome.kept for outcome in outcomes):
         prune(user_folder())
@@ -231,13 +231,13 @@ def _one_line(notices: Sequence[Notice], found: sources.Sources) -> tuple[str, l
     listed = list(notices)
     if not listed:
         where = found.run_dir.path if found.run_dir else "the given paths"
-        return f"{where}: no trace of a torch or nsys pass in it; {_why_none(found)}", []
+        return f"{where}: has no trace of a torch or nsys pass; {_why_none(found)}", []
     more = f" (and {len(listed) - 1} more)" if len(listed) > 1 else ""
     return listed[0].message + more, listed
 
 
 def _why_none(found: sources.Sources) -> str:
-    """Say why a run folder has no trace, by its record; else how to get one."""
+    """Say why a run folder has no trace according to its record, otherwise how to record one."""
     try:
         record = found.run_dir.read_record() if found.run_dir else {}
     except RunDirError:
@@ -252,14 +252,14 @@ def _why_none(found: sources.Sources) -> str:
 
 
 def _only(found: sources.Sources, wanted: frozenset[int]) -> sources.Sources:
-    """Keep the files of the wanted ranks, by what the run folder, the file's beginning or its name says."""
+    """Keep the files of the wanted ranks. The run folder, the file's beginning or its name gives the rank."""
     kept = []
     for source in found.files:
         rank = source.rank if source.rank is not None else reader.rank_inside(source)
         if (source.rank_from_name if rank is None else rank) in wanted:
             kept.append(source)
     if not kept:
-        raise AnalysisError(f"none of the files is a trace of rank {_list(sorted(wanted))}; give ranks that are there")
+        raise AnalysisError(f"no file is a trace of rank {_list(sorted(wanted))}; give ranks that the recording has")
     return msgspec.structs.replace(found, files=kept)
 
 
@@ -271,7 +271,7 @@ def _left_out(left_out: Sequence[int]) -> list[Notice]:
 
 
 def _list(ranks: Sequence[int]) -> str:
-    """Name ranks in a sentence: all of a few, the ends of many."""
+    """Return ranks for a message: all if they are few, otherwise the first, the last and their number."""
     if len(ranks) > _NAMED_ONE_BY_ONE:
         return f"{ranks[0]} to {ranks[-1]} ({len(ranks)} of them)"
     return ", ".join(map(str, ranks))

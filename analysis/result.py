@@ -1,4 +1,4 @@
-"""`Analysis`: everything that was found out about one recording; every table, finding and page is made from it."""
+"""`Analysis`: all results about one recording. Every table, report and page is made from it."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Analysis(Recording, kw_only=True):
-    """A recording, explained: findings corrected by the plain pass, and notices about what is missing or doubtful."""
+    """A measured recording with findings corrected by the plain pass, and notices of what is missing or doubtful."""
 
     findings: list[Finding]
     without: Unprofiled  # what the plain pass says

@@ -1,4 +1,4 @@
-"""The steps of a watched run (`rankscope.harness.Monitor`) as one table, also of a run that crashed or still runs."""
+"""The steps of a watched run (`rankscope.harness.Monitor`) as one table, even if the run crashed or still runs."""
 
 from pathlib import Path
 
@@ -11,20 +11,20 @@ from rankscope.conf.monitor_dir import MonitorDir
 
 
 def monitor_steps(folder: Path | str) -> pd.DataFrame:
-    """Return one row a step and rank, in their order; columns as docs/monitor.md has them, and `rank`.
+    """Return one row per step and rank, ordered by rank and step: the columns of docs/monitor.md, and `rank`.
 
-    A last line that was cut off by a crash is left out. Raises `AnalysisError` where there are no steps.
+    A last line that a crash cut off is ignored. Raises `AnalysisError` if there are no steps.
     """
     tables = []
     for rank, rank_dir in MonitorDir(Path(folder)).ranks().items():
         for part in rank_dir.parts():
             if part.suffix == ".jsonl" and part.with_suffix(".parquet").exists():
-                continue  # the process died between packing and removing
+                continue  # the process died between writing the Parquet file and removing the lines
             table = pq.read_table(part).to_pandas() if part.suffix == ".parquet" else _lines(part)
             tables.append(table.assign(rank=rank))
     tables = [table for table in tables if len(table)]
     if not tables:
-        raise AnalysisError(f"{folder}: holds no steps of a Monitor; give the folder that has monitor.json in it")
+        raise AnalysisError(f"{folder}: has no steps of a Monitor; give the folder that contains monitor.json")
     steps: pd.DataFrame = pd.concat(tables, ignore_index=True)
     return steps.sort_values(["rank", "step"], ignore_index=True)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rankscope.analysis.align.probes import Probed, probed, shared_clock_error
 from rankscope.analysis.core import group_by
-from rankscope.analysis.core.kinds import SYNCHRONISING
+from rankscope.analysis.core.collective_kinds import SYNCHRONISING
 from rankscope.analysis.core.table import Column, Table
 from rankscope.analysis.rank.rank_data import RankData
 

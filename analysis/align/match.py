@@ -18,7 +18,7 @@ import numpy as np
 from rankscope.analysis.align.sequences import Sequence as Calls
 from rankscope.analysis.align.sequences import best_shift
 from rankscope.analysis.core import group_by
-from rankscope.analysis.core.kinds import POINT_TO_POINT
+from rankscope.analysis.core.collective_kinds import POINT_TO_POINT
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.rank_data import NO_STEP, RankData
 

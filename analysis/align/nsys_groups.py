@@ -5,10 +5,9 @@ from collections import defaultdict
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.collective_kinds import PER_PART
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.rank.rank_data import RankData
-
-_BY_GROUP_SIZE = frozenset({"allgather", "reducescatter", "alltoall"})  # NCCL gives the bytes of one rank's part
 
 
 def with_groups(ranks: list[RankData], world_size: int) -> list[RankData]:
@@ -32,7 +31,7 @@ def _with_members(data: RankData, members: dict[str, list[int]]) -> RankData:
     size = np.array([len(members[word]) if word in members else UNKNOWN for word in words] + [UNKNOWN], np.int64)
     group = np.where(np.array([word in members for word in words] + [False])[comms["group"]], comms["group"], -1)
     group_size = np.where(comms["group_size"] == UNKNOWN, size[comms["group"]], comms["group_size"])
-    of_part = comms.where("kind", lambda word: word in _BY_GROUP_SIZE)
+    of_part = comms.where("kind", lambda word: word in PER_PART)
     known = (comms["bytes"] != UNKNOWN) & (group_size != UNKNOWN)
     total = np.where(known, comms["bytes"], 0) * np.where(known, group_size, 1)
     sizes = np.where(of_part, np.where(known, total, UNKNOWN), comms["bytes"])

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import SYNCHRONISING
+from rankscope.analysis.core.collective_kinds import EVEN, SYNCHRONISING
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 
 _MAX_SHIFT = 256
-# Kinds whose sizes must agree on all ranks; all-to-all and scatter may be uneven.
-_EVEN = frozenset({"allreduce", "allgather", "reducescatter", "broadcast", "reduce"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +28,8 @@ class Sequence:
     @classmethod
     def of(cls, part: Table, rows: Column) -> "Sequence":
         """Return the calls at the given rows of one rank, in that order."""
-        words = part.words["kind"]
-        even = np.array([word in _EVEN for word in words] + [False])[part["kind"][rows]]
-        synchronising = np.array([word in SYNCHRONISING for word in words] + [False])[part["kind"][rows]]
+        even = part.where("kind", lambda word: word in EVEN)[rows]
+        synchronising = part.where("kind", lambda word: word in SYNCHRONISING)[rows]
         return cls(
             rows=rows,
             step=part["step"][rows],

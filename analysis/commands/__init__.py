@@ -1,1 +1,1 @@
-"""One module a command: options in, an exit status out."""
+"""The commands, one module each: arguments in, exit status out."""

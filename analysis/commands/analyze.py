@@ -1,6 +1,6 @@
-"""`rankscope analyze`: paths in; `summary.json`, tables and a printed summary out, and an exit status.
+"""`rankscope analyze`: analyses a recording, prints the summary, and writes `summary.json`, reports and tables.
 
-0 numbers are valid, 3 partial, 2 no numbers (one line says why), 1 a bug.
+Exit status: 0 the numbers are valid, 3 they are partial, 2 there are none (one line says why), 1 a bug.
 """
 
 import json
@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 
 from rankscope.analysis.commands.common import Location, output, run_command
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Table
@@ -23,7 +24,7 @@ from rankscope.analysis.rank import dask as cluster
 from rankscope.analysis.read.run_settings import config_of
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.markdown import report
-from rankscope.analysis.show.summary import Json, error_summary, summarise
+from rankscope.analysis.show.summary import error_summary, summarise
 from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.terminal import show
 from rankscope.conf import RunDir
@@ -35,11 +36,11 @@ if TYPE_CHECKING:
 
 
 def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Check a regular expression."""
+    """Check that the text is a regular expression."""
     try:
         re.compile(text or "")
     except re.error as error:
-        raise click.BadParameter(f"{text!r} is no regular expression ({error})") from None
+        raise click.BadParameter(f"{text!r} is not a regular expression ({error})") from None
     return text
 
 
@@ -51,7 +52,7 @@ def ranks_option(_: click.Context, __: click.Parameter, text: str | None) -> fro
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
         if match is None:
-            raise click.BadParameter(f"{text!r} is no list of ranks; write it like 0,3,8-15")
+            raise click.BadParameter(f"{text!r} is not a list of ranks such as 0,3,8-15")
         found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return frozenset(found)
 
@@ -62,7 +63,7 @@ def _steps(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int
         return None
     match = re.fullmatch(r"(\d*):(\d*)", text)
     if match is None or text == ":":
-        raise click.BadParameter(f"{text!r} is no range of steps; write it like 5:8")
+        raise click.BadParameter(f"{text!r} is not a range of steps such as 5:8")
     return (int(match[1]) if match[1] else None), (int(match[2]) if match[2] else None)
 
 
@@ -76,23 +77,28 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
 
 @click.command("rankscope analyze")
 @click.argument("paths", nargs=-1, required=True, type=Location())
-@click.option("--out", metavar="DIR", help="Folder or URL for summary.json and tables (a run: its analysis/).")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary here; - for stdout.")
-@click.option("--allow-partial", is_flag=True, help="Exit 0 although ranks or steps are missing.")
-@click.option("--only-ranks", metavar="LIST", callback=ranks_option, help="Read these ranks alone: 0,3,8-15.")
+@click.option("--out", metavar="DIR", help="Folder or URL for the results (default for a run: its analysis/).")
 @click.option(
-    "--only-steps", metavar="A:B", callback=_steps, help="Analyse steps A to B alone; A or B may be left out."
+    "--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary to this file; - for stdout."
 )
-@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep nothing of them for the next time.")
+@click.option("--allow-partial", is_flag=True, help="Exit 0 even if ranks or steps are missing.")
 @click.option(
-    "--cache", "cache_folder", type=click.Path(path_type=Path), help="What `rankscope ingest --out` has kept."
+    "--only-ranks", metavar="LIST", callback=ranks_option, help="Read only these ranks, for example 0,3,8-15."
 )
-@click.option("--dask", metavar="ADDRESS", help="Read the ranks on the Dask cluster whose scheduler is there.")
+@click.option("--only-steps", metavar="A:B", callback=_steps, help="Analyse only steps A to B; A or B may be omitted.")
+@click.option("--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache.")
+@click.option(
+    "--cache",
+    "cache_folder",
+    type=click.Path(path_type=Path),
+    help="Use the folder that `rankscope ingest --out` wrote.",
+)
+@click.option("--dask", metavar="ADDRESS", help="Read the ranks on the Dask cluster with this scheduler.")
 @click.option(
     "--nsys-steps",
     metavar="PATTERN",
     callback=_pattern,
-    help="Name or regular expression of the NVTX ranges that are steps; a group in it is the step's number.",
+    help="Name or regular expression of the NVTX ranges that are steps; a group in it gives the step's number.",
 )
 @click.option(
     "--limits",
@@ -100,14 +106,14 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
     multiple=True,
     metavar="KEY=VALUE",
     callback=_limits,
-    help="A threshold of the findings, as in docs/findings.md; may be given again.",
+    help="Set a threshold of the findings (docs/findings.md). May be repeated.",
 )
 @click.option(
     "--ceilings",
     type=click.Path(path_type=Path),
-    help="A file of `rankscope ceilings`: what the recording node can do (a run: found by itself).",
+    help="File of `rankscope ceilings` for the node that recorded (a run finds it automatically).",
 )
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
 def analyze(
     paths: tuple[Path, ...],
     out: str | None,
@@ -123,9 +129,9 @@ def analyze(
     ceilings: Path | None,
     quiet: bool,
 ) -> int:
-    """Say where the time of a distributed step goes, which rank is late, and why.
+    """Show where the time of a distributed step goes, which rank is late, and why.
 
-    PATHS: a run folder, a pass folder, a folder of torch.profiler traces or of Nsight Systems reports, or such files.
+    PATHS: a run folder, a pass folder, a folder of torch.profiler traces or Nsight Systems reports, or such files.
     """
     console = Console(stderr=json_file == Path("-"), highlight=False)
     try:
@@ -164,7 +170,6 @@ def _analyze(
     allow_partial: bool,
     quiet: bool,
 ) -> int:
-    """Analyse, print and write."""
     analysis = load(*paths, options=options)
     summary = summarise(analysis)
     if not quiet:
@@ -182,12 +187,12 @@ def _analyze(
 
 
 def main(argv: list[str]) -> int:
-    """Run the command with its arguments; returns the exit status."""
+    """Run `rankscope analyze`; returns the exit status."""
     return run_command(analyze, argv)
 
 
 def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
-    """A run's analysis lies in the run; elsewhere nothing is written unless asked for."""
+    """Return the folder to write to: `out`, or the analysis/ of a run; None for other recordings without `out`."""
     if out is not None:
         return out
     return RunDir(paths[0]).analysis if len(paths) == 1 and RunDir(paths[0]).record.exists() else None
@@ -197,7 +202,7 @@ def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
     import pyarrow.parquet as pq
 
     folder.mkdir(parents=True, exist_ok=True)
-    if not analysis.ranks:  # nothing was traced: the summary has everything
+    if not analysis.ranks:  # not traced: the summary has all numbers
         write_json(folder / "summary.json", summary)
         return
     (folder / "tables").mkdir(exist_ok=True)

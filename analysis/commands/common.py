@@ -1,4 +1,4 @@
-"""What the analysis's commands share: paths that may be URLs, and errors as one line and an exit status."""
+"""Shared by the commands of the analysis: paths that may be URLs, and errors as one line and an exit status."""
 
 import contextlib
 from collections.abc import Iterator
@@ -18,18 +18,17 @@ else:  # releases before 8.5 are not generic
 
 
 class Location(_PathType):
-    """A path to read, or a URL (s3://, gs://, ...), of which a local copy is made."""
+    """A path to read, or a URL (s3://, gs://, ...), which is copied to this machine."""
 
     name = "path"
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """Return the local path."""
         return remote.fetch(value) if isinstance(value, str) and remote.is_url(value) else Path(value)
 
 
 @contextlib.contextmanager
 def output(place: str | None) -> Iterator[Path | None]:
-    """Give the folder to write to; one at a URL is published when the block has ended."""
+    """Yield the local folder to write to. If `place` is a URL, the folder is uploaded at the end of the block."""
     if place is None or not remote.is_url(place):
         yield None if place is None else Path(place)
         return
@@ -38,6 +37,6 @@ def output(place: str | None) -> Iterator[Path | None]:
 
 
 def run_command(run: click.Command, argv: list[str]) -> int:
-    """Run a command; bad input is one line on stderr and exit status 2."""
+    """Run a command. Bad input gives one line on stderr and exit status 2."""
     known = (AnalysisError, RunDirError)
     return command.run_command(run, argv, known=known, hint="give another path, or --out", prefix="rankscope")

@@ -1,7 +1,7 @@
-"""`rankscope ingest PATH... --out DIR`: the work on each rank alone, done ahead of the analysis and kept in a folder.
+"""`rankscope ingest PATH... --out DIR`: does the work per rank before the analysis, and keeps the results in a folder.
 
-Ranks are independent of one another, so the parts of a job array do it side by side (`--part 3/64`);
-`rankscope analyze PATH... --cache DIR` then only joins them. A part that runs twice changes nothing.
+Ranks are independent, so the tasks of a job array can do it in parallel (`--part 3/64`). `rankscope analyze PATH...
+--cache DIR` then only joins the results. A part that runs twice changes nothing.
 """
 
 import re
@@ -21,21 +21,23 @@ from rankscope.conf.contract import OK, PARTIAL
 
 
 def _part(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int]:
-    """Read a part such as `3/64`: the fourth of 64, since job arrays count from 0."""
+    """Read a part such as `3/64`, the fourth of 64: job arrays count from 0."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)
     if match is None or not int(match[1]) < int(match[2]):
-        raise click.BadParameter(f"{text!r} is no part; write K/N with K from 0 to N - 1")
+        raise click.BadParameter(f"{text!r} is not a part; write K/N with K from 0 to N - 1")
     return int(match[1]), int(match[2])
 
 
 @click.command("rankscope ingest")
 @click.argument("paths", nargs=-1, required=True, type=Location())
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Where what was found is kept.")
-@click.option("--part", default="0/1", callback=_part, metavar="K/N", help="Of N parts the K-th, from 0.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the results.")
+@click.option(
+    "--part", default="0/1", callback=_part, metavar="K/N", help="Read only the K-th of N parts; K counts from 0."
+)
 def ingest(paths: tuple[Path, ...], out: Path, part: tuple[int, int]) -> int:
-    """Read ranks and keep what was found of each, for `rankscope analyze --cache DIR`.
+    """Read each rank and keep the result for `rankscope analyze --cache DIR`.
 
-    PATHS: as for `rankscope analyze`, and the same ones.
+    PATHS: the same paths that you will give to `rankscope analyze`.
     """
     console = Console(highlight=False)
     found = reports.expand(sources.find(list(paths)), None)
@@ -60,5 +62,5 @@ def ingest(paths: tuple[Path, ...], out: Path, part: tuple[int, int]) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command; returns the exit status."""
+    """Run `rankscope ingest`; returns the exit status."""
     return run_command(ingest, argv)

@@ -1,8 +1,8 @@
-"""`rankscope nsys-strip`: SQLite exports in; copies that hold what an analysis needs, and nothing private, out.
+"""`rankscope nsys-strip`: copies SQLite exports with everything that an analysis needs, and without private data.
 
-Kept are kernels, copies, API calls, NVTX ranges, the strings they name, the kind of GPU, the session's start and the
-export's version.
-Gone are environments (but for RANK and WORLD_SIZE), command lines, paths, hosts, users, output, other processes.
+It keeps kernels, copies, API calls, NVTX ranges, the strings that these use, the kind of GPU, the session's start and
+the export's version. It removes environments (except RANK and WORLD_SIZE), command lines, paths, hosts, users, output,
+and other processes.
 """
 
 import os
@@ -18,7 +18,7 @@ from rankscope.analysis.read.nsys.export import METADATA, Export
 from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.conf.files import replacing
 
-# Table: which of its rows, and which columns are left empty.
+# Table: the rows to keep (SQL), and the columns to leave empty.
 _TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": ("1", ("mangledName",)),
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": ("1", ()),
@@ -50,7 +50,7 @@ _NAMES = (
 
 
 def strip(source: Path, target: Path) -> None:
-    """Write the stripped copy of one export; raises `UnreadableTraceError` for what is none, `OSError`."""
+    """Write the stripped copy of one export. Raises `UnreadableTraceError` if it is not an export, or `OSError`."""
     export = Export(source, source.name)
     try:
         with replacing(target) as temporary:
@@ -91,9 +91,11 @@ def _copy(export: Export, database: sqlite3.Connection, source: Path) -> None:
 
 @click.command("rankscope nsys-strip")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the copies, made if need be.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder for the copies; created if missing."
+)
 def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
-    """Copy SQLite exports of Nsight Systems without what is private in them.
+    """Copy SQLite exports of Nsight Systems without their private data.
 
     FILES: exports (nsys export -t sqlite REPORT.nsys-rep). Names of kernels and NVTX ranges stay.
     """
@@ -103,7 +105,7 @@ def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
         try:
             out.mkdir(parents=True, exist_ok=True)
             if target.exists():
-                click.echo(f"rankscope nsys-strip: {target}: exists already; give another --out", err=True)
+                click.echo(f"rankscope nsys-strip: {target}: already exists; give another --out", err=True)
                 status = NO_NUMBERS
                 continue
             strip(file, target)
@@ -118,5 +120,5 @@ def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Run the command with its arguments; returns the exit status."""
+    """Run `rankscope nsys-strip`; returns the exit status."""
     return run_command(nsys_strip, argv)

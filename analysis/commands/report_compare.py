@@ -10,12 +10,13 @@ from rich.console import Console
 from rich.table import Table
 
 from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
 from rankscope.analysis.show.words import byte_size
 from rankscope.analysis.sweep import compare
 from rankscope.analysis.sweep.points import Point, run_point, sweep_points, tell_jobs_apart
-from rankscope.analysis.sweep.report import Json, summarise_sweep, write_report
+from rankscope.analysis.sweep.report import summarise_sweep, write_report
 from rankscope.conf import RunDir
 from rankscope.conf.contract import GATE, OK, PARTIAL
 from rankscope.conf.files import write_json
@@ -25,17 +26,17 @@ from rankscope.conf.sweep_dir import SweepDir
 @click.command("rankscope report")
 @click.argument("sweeps", nargs=-1, required=True, type=Location())
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the report (default: the sweep's analysis/).")
-@click.option("--target", type=float, default=0.8, show_default=True, help="Efficiency under which the advice warns.")
-@click.option("--allow-partial", is_flag=True, help="Exit 0 although points failed.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--target", type=float, default=0.8, show_default=True, help="The advice warns below this efficiency.")
+@click.option("--allow-partial", is_flag=True, help="Exit 0 even if points failed.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
 def report(sweeps: tuple[Path, ...], out: Path | None, target: float, allow_partial: bool, quiet: bool) -> int:
-    """Say how well a sweep scales, where the rest went, and what it suggests.
+    """Show how well a sweep scales, where time is lost, and what to try.
 
-    SWEEPS: the folder that `rankscope run -m` made; of several, whose points are taken together, --out says where to.
+    SWEEPS: folders that `rankscope run -m` made. The points of several are combined; then --out is required.
     """
     points = _points_of(sweeps)
     if out is None and len(sweeps) > 1:
-        raise AnalysisError("several sweeps: say with --out where their report goes")
+        raise AnalysisError("several sweeps: --out is required, the folder for their report")
     target_folder = out or SweepDir(sweeps[0]).analysis
     with Steps(shown=not quiet) as progress:
         progress.next("bootstrapping intervals")
@@ -50,13 +51,13 @@ def report(sweeps: tuple[Path, ...], out: Path | None, target: float, allow_part
 
 
 def _points_of(sweeps: tuple[Path, ...]) -> list[Point]:
-    """Return the points of all sweeps; with several, a point's id says of which it is."""
+    """Return the points of all sweeps. If there are several, the ids of points begin with the sweep's number."""
     found = []
     for number, sweep in enumerate(sweeps, start=1):
         points = sweep_points(SweepDir(sweep))
         if not any(point.measured for point in points):
             record = SweepDir(sweep).record
-            raise AnalysisError(f"{sweep}: no point of it has a plain pass; see the status of each in {record}")
+            raise AnalysisError(f"{sweep}: no point has a plain pass; see the status of each point in {record}")
         for point in points:
             point.id = point.id if len(sweeps) == 1 else f"{number}-{point.id}"
             if point.measured is not None:
@@ -70,7 +71,7 @@ def show_sweep(summary: Json, console: Console) -> None:
     """Print the points and efficiencies; fits 80 columns."""
     console.print(points_table(summary))
     if any(point["baseline"] for point in summary["points"]):
-        console.print("+: a baseline that the sweep added", style="dim")
+        console.print("+: a baseline that rankscope added to the sweep", style="dim")
     if summary["latency"]:
         console.print(latency_table(summary["latency"]))
     for line in summary["advice"]:
@@ -80,7 +81,7 @@ def show_sweep(summary: Json, console: Console) -> None:
 
 
 def points_table(summary: Json) -> Table:
-    """Return the points as a table; a column that no point has a value for is left out."""
+    """Return the points as a table, without columns that have no value."""
     scaling = {item["id"]: item for item in summary["efficiency"]}
     columns: dict[str, list[str]] = {}
     for point in summary["points"]:
@@ -123,19 +124,25 @@ def latency_table(rows: list[Json]) -> Table:
 @click.command("rankscope compare")
 @click.argument("a", type=Location())
 @click.argument("b", type=Location())
-@click.option("--fail-if", "conditions", multiple=True, help="Exit 4 when it holds: 'step_ms > +5%'. May be repeated.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison here; - for stdout.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option(
+    "--fail-if", "conditions", multiple=True, help="Exit 4 if this holds, for example 'step_ms > +5%'. May be repeated."
+)
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison to this file; - for stdout."
+)
+@click.option("--quiet", is_flag=True, help="Print only errors.")
 def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None, quiet: bool) -> int:
-    """Compare two run folders or two sweeps, metric by metric, and say what is noise."""
+    """Compare two run folders or two sweeps by metric, and show which changes are noise."""
     gates = [compare.Condition.parse(text) for text in conditions]
     known = set(compare.metrics(Point(id="", run_dir=None, overrides=[], baseline=False, status="")))
     for gate, text in zip(gates, conditions, strict=True):
         if gate.metric not in known:
-            raise AnalysisError(f"--fail-if {text!r}: no metric {gate.metric}; there are {', '.join(sorted(known))}")
+            raise AnalysisError(
+                f"--fail-if {text!r}: unknown metric {gate.metric}; choose from {', '.join(sorted(known))}"
+            )
     found, alone = compare.pairs(_points(a), _points(b))
     if not found:
-        raise AnalysisError(f"{a} and {b}: no point of one was also run in the other")
+        raise AnalysisError(f"{a} and {b}: they have no point in common")
     console = Console(highlight=False, stderr=json_file == Path("-"), quiet=quiet)
     rows: list[Json] = []
     by_eye: list[str] = []
@@ -166,7 +173,7 @@ def _plain(change: compare.Change) -> Json:
 
 
 def _traced(point: Point) -> bool:
-    """Return whether a point has steps that a timeline can show."""
+    """Return whether a point has traced steps, which a timeline needs."""
     return bool((point.summary or {}).get("steps"))
 
 

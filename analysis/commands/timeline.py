@@ -1,4 +1,4 @@
-"""`rankscope timeline PATH`: a recording in; a picture, an interactive page and a Perfetto trace of its ranks out.
+"""`rankscope timeline PATH`: draws a recording as a picture, an interactive page and a Perfetto trace.
 
 Exit status as for `rankscope analyze`: 0 drawn, 3 drawn but ranks or steps are missing, 2 nothing to draw.
 """
@@ -10,12 +10,13 @@ from rich.console import Console
 
 from rankscope.analysis.commands.analyze import ranks_option
 from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
 from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
 from rankscope.analysis.result import Analysis
-from rankscope.analysis.show.summary import Json, summarise
+from rankscope.analysis.show.summary import summarise
 from rankscope.analysis.show.timeline.build import Timeline, build
 from rankscope.analysis.show.timeline.original_events import Originals
 from rankscope.analysis.show.timeline.sentences import step_sentence
@@ -28,19 +29,21 @@ _KINDS = ("picture", "page", "perfetto")
 
 
 def _kinds(_: click.Context, __: click.Parameter, text: str) -> frozenset[str]:
-    """Read a list of what to make."""
+    """Read the list of outputs."""
     found = frozenset(part.strip() for part in text.split(","))
     if found - set(_KINDS):
-        raise click.BadParameter(f"{text!r}: there are {', '.join(_KINDS)}")
+        raise click.BadParameter(f"{text!r}: choose from {', '.join(_KINDS)}")
     return found
 
 
 @click.command("rankscope timeline")
 @click.argument("paths", nargs=-1, required=True, type=Location())
-@click.option("--step", type=int, help="Step of the picture, and where the page opens (default: the typical one).")
-@click.option("--ranks", metavar="LIST", callback=ranks_option, help="Draw these ranks alone: 0,3,8-15.")
+@click.option("--step", type=int, help="Step of the picture, and the first step of the page (default: a typical one).")
+@click.option("--ranks", metavar="LIST", callback=ranks_option, help="Draw only these ranks, for example 0,3,8-15.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder to write to (a run: its analysis/; else ./timeline/)."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Output folder (default: the analysis/ of a run, otherwise ./timeline/).",
 )
 @click.option(
     "--make",
@@ -49,11 +52,11 @@ def _kinds(_: click.Context, __: click.Parameter, text: str) -> frozenset[str]:
     show_default=True,
     callback=_kinds,
     metavar="LIST",
-    help="What to make.",
+    help="Outputs to make.",
 )
-@click.option("--full", is_flag=True, help="Keep every event of the original traces in the Perfetto trace.")
-@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep nothing of them for the next time.")
-@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--full", is_flag=True, help="Include every event of the original traces in the Perfetto trace.")
+@click.option("--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
 def timeline_command(
     paths: tuple[Path, ...],
     step: int | None,
@@ -64,14 +67,14 @@ def timeline_command(
     no_cache: bool,
     quiet: bool,
 ) -> int:
-    """Draw all ranks of a step under one another on one clock, waits apart from transfers, the late rank marked.
+    """Draw all ranks of a step on one clock, with waits and transfers told apart and the late rank marked.
 
-    PATHS: a run folder, a pass folder, a folder of traces; or two of them, whose steps are then put under one another.
+    PATHS: a run folder, a pass folder, or a folder of traces. Two of them are drawn one below the other.
     """
     if len(paths) > 2:
         raise click.UsageError("give one recording, or two to compare")
     if len(paths) == 2 and (full or kinds == {"perfetto"}):
-        raise click.UsageError("a Perfetto trace is made of one recording: their clocks have nothing in common")
+        raise click.UsageError("a Perfetto trace holds only one recording, because the clocks of two are unrelated")
     wanted = None if ranks is None else sorted(ranks)
     with Steps(shown=not quiet) as progress:
         drawn: list[Timeline] = []
@@ -106,7 +109,7 @@ def _names(paths: tuple[Path, ...]) -> list[str]:
 def _common_step(
     drawn: list[Timeline], analyses: list[Analysis], ranks: list[int] | None, step: int | None
 ) -> tuple[int, list[Timeline]]:
-    """Return the step to show, and the timelines with it: one that was left out of the analysis can be asked for."""
+    """Return the step to show, and timelines that contain it, even if the analysis left it out."""
     if step is not None:
         pairs = zip(drawn, analyses, strict=True)
         return step, [

@@ -1,26 +1,9 @@
 """Whether what was seen may be chance: tests over steps, in plain numpy."""
 
-import math
-
 import numpy as np
 
 from rankscope.analysis.core.table import Column
-
-
-def binomial_tail(count: float, trials: float, share: float) -> float:
-    """Return P(X >= count) for X ~ Binomial(trials, share); fractions of trials are rounded down, counts too."""
-    n, k = math.floor(trials), math.floor(count)
-    if k <= 0:
-        return 1.0
-    if k > n:
-        return 0.0
-    log = math.lgamma(n + 1)
-    terms = [
-        log - math.lgamma(i + 1) - math.lgamma(n - i + 1) + i * math.log(share) + (n - i) * math.log1p(-share)
-        for i in range(k, n + 1)
-    ]
-    top = max(terms)
-    return min(1.0, math.exp(top) * sum(math.exp(term - top) for term in terms))
+from rankscope.conf.chance import binomial_tail
 
 
 def independent_share(series: Column) -> float:

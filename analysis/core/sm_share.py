@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import KERNEL
+from rankscope.analysis.core.record_kinds import KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 
 WHOLE = 10**12  # a share of 1; fine enough to represent a trace's decimals exactly

@@ -33,6 +33,11 @@ def ms(nanoseconds: float | None) -> float | None:
     return None if nanoseconds is None else round(float(nanoseconds) * 1e-6, 6)
 
 
+def estimate_ms(nanoseconds: float) -> float:
+    """Return milliseconds, rounded to a tenth of a microsecond: further digits of an estimate mean nothing."""
+    return round(float(nanoseconds) * 1e-6, 4)
+
+
 def us(nanoseconds: float) -> float:
     """Return microseconds, rounded to the nanosecond."""
     return round(float(nanoseconds) * 1e-3, 3)

@@ -1,1 +1,1 @@
-"""Who is late and why; what costs time and what a fix would bring."""
+"""Findings: what costs time, and what a fix would save."""

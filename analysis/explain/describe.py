@@ -1,4 +1,4 @@
-"""The tables of docs/findings.md, made from the rules and the limits: `make docs` writes them, a test compares them."""
+"""Makes the tables of docs/findings.md from the rules and the limits: `make docs` writes them, a test compares."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def tables() -> dict[str, str]:
 
 
 def filled(document: str) -> str:
-    """Return the document with each table between `<!-- made: NAME -->` and `<!-- end -->` made again."""
+    """Return the document with a new table between each `<!-- made: NAME -->` and `<!-- end -->`."""
     for name, table in tables().items():
         place = re.compile(rf"(<!-- made: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         if not place.search(document):

@@ -1,7 +1,7 @@
-"""`Facts`: what the rules about bottlenecks look at, and the arithmetic of what a fix would bring.
+"""`Facts`: the input of the rules, and the arithmetic of what a fix would save.
 
-A fix that removes x_r from each rank's segment brings max_r seg_r - max_r (seg_r - x_r), averaged over the steps,
-where a rank's segment is its step without exposed waiting (docs/metrics.md, "Recoverable time").
+A fix that removes x_r from each rank's segment saves max_r seg_r - max_r (seg_r - x_r), averaged over the steps.
+A rank's segment is its step without exposed wait (docs/metrics.md, "Recoverable time").
 """
 
 from typing import Any
@@ -18,58 +18,57 @@ from rankscope.conf import RunConfig
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """The analysed steps and what is known beside them."""
+    """The analysed steps, and what else is known about the job."""
 
-    steps: Table  # one row a step and rank
+    steps: Table  # one row per step and rank
     verdict: Verdict
-    calls: Table | None = None  # collectives of all steps, one row a call and rank
+    calls: Table | None = None  # collectives of all steps, one row per call and rank
     activity: Table | None = None  # activity.ACTIVITY with `rank`, rows as in `steps`
     syncs: Table | None = None  # activity.SYNCS with `rank`
     clocks: dict[int, dict[str, float]] = {}  # by rank: NVML's mean clock (MHz) and reasons to throttle (bits)
-    loader: list[dict[str, Any]] = []  # as loader.loader_waits gives it
+    loader: list[dict[str, Any]] = []  # from loader.loader_waits
     config: RunConfig | None = None
     ceilings: Ceilings | None = None
     gpu: bool = True
     profiler: str = "torch"  # the pass whose steps these are
     overhead: float | None = None  # traced step / plain step
-    light_tried: bool = False  # whether a light pass was recorded too
-    job: JobVerdict | None = None  # which rank is late without a profiler; None: no window can tell
+    light_tried: bool = False  # whether a light pass was recorded as well
+    job: JobVerdict | None = None  # which rank is late without a profiler; None: not recorded
     slow: SlowSteps | None = None
-    loader_cpu: tuple[float, int] | None = None  # as loader.on_cpu gives it
+    loader_cpu: tuple[float, int] | None = None  # from loader.on_cpu
 
     @property
     def step_ns(self) -> float:
-        """The median step (ns)."""
+        """The median step."""
         return float(np.median(self.steps["step_ns"]))
 
     @property
     def ranks(self) -> list[int]:
-        """Every rank."""
         ranks: list[int] = np.unique(self.steps["rank"]).tolist()
         return ranks
 
     @property
     def count(self) -> int:
-        """How many steps are analysed."""
+        """The number of analysed steps."""
         return len(np.unique(self.steps["step"]))
 
     def gain(self, removed: Column) -> float:
-        """Return what the job's step would lose (ns, mean) if each row's segment lost `removed` (ns)."""
+        """Return what the job's step would save (ns, mean) if each row's segment were `removed` (ns) shorter."""
         _, index = np.unique(self.steps["step"], return_inverse=True)
         waited = np.where(self.steps["exposed_wait_ns"] == UNKNOWN, 0, self.steps["exposed_wait_ns"])
         segment = self.steps["step_ns"] - waited
         return float((_largest(segment, index) - _largest(segment - removed, index)).mean())
 
     def per_rank(self, values: Column) -> dict[int, float]:
-        """Return the mean of a column of rows by rank."""
+        """Return the mean of a column by rank."""
         return {rank: float(values[self.steps["rank"] == rank].mean()) for rank in self.ranks}
 
     def mean(self, name: str) -> float:
-        """Return the mean of a column of the activity over ranks and steps; 0 without one."""
+        """Return the mean of a column of `activity` over ranks and steps; 0 if there is no activity."""
         return 0.0 if self.activity is None else float(self.activity[name].mean())
 
     def all_reduces(self) -> Table | None:
-        """Return one row a matched all-reduce of the analysed steps, in the order of their starts; None without."""
+        """Return one row per matched all-reduce of the analysed steps, by start; None if there are none."""
         if self.calls is None:
             return None
         kind = self.calls.where("kind", lambda word: word == "allreduce")

@@ -1,4 +1,4 @@
-"""`Finding`: one thing that costs time, as it stands in `summary.json`."""
+"""`Finding`: one thing that costs time, as in `summary.json`."""
 
 from typing import Any, Literal
 
@@ -10,22 +10,17 @@ Severity = Literal["high", "medium", "low"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that costs time, the ranks it is true of, and what to do about it."""
+    """One thing that costs time, the ranks that it affects, and what to do about it."""
 
     id: str
     severity: Severity
     ranks: list[int]
-    recoverable_ms: float | None  # None: the recording cannot tell
+    recoverable_ms: float | None  # None: unknown
     evidence: dict[str, Any]
     advice: str
-    overrides: list[str] = []  # `rankscope run` tries the fix with them
+    overrides: list[str] = []  # overrides of `rankscope run` that try the fix
 
 
 def severity(share: float, limits: Limits) -> Severity:
     """Return the severity of a finding whose fix saves this share of the step."""
     return "high" if share >= limits.high else "medium" if share >= limits.medium else "low"
-
-
-def ms(nanoseconds: float) -> float:
-    """Return milliseconds, to a tenth of a microsecond."""
-    return round(nanoseconds * 1e-6, 4)

@@ -1,6 +1,6 @@
 """What costs time, and what a fix would save: every rule on the analysed steps, corrected by the plain pass.
 
-Comes in: `Recording` and what the plain pass says. Goes out: findings, the costliest first. Each rule is one `Rule` in
+Input: a `Recording`, and what the plain pass says. Output: findings, the costliest first. Each rule is one `Rule` in
 `rules_*.py`; the thresholds are in `core/limits.py`. docs/findings.md is made from both.
 """
 
@@ -71,13 +71,13 @@ RULES: tuple[Rule, ...] = (
     *rules_host.RULES,
     *rules_comm.RULES,
     *rules_device.RULES,
-    DISTORTS,  # last: it says how far the others can be trusted
+    DISTORTS,  # last, because it says how far to trust the others
 )
 _BY_ID = {rule.id: rule for rule in RULES}
 
 
 def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
-    """Return the findings over the analysed steps, the costliest first, with what profiling added taken off."""
+    """Return the findings over the analysed steps, the costliest first, without the time that profiling adds."""
     if not recording.ranks:
         return _untraced(recording, without)
     facts, limits = facts_of(recording, without), recording.options.limits
@@ -141,8 +141,8 @@ def correct(
 
     `step_ms` is the step without a profiler, `extra_ms` what profiling adds to it (None: unknown), `seen` whether the
     late rank was found in steps without a profiler, `room` the most that a fix can save. The profiler slows the host,
-    so its time lies in gaps between launches. It is taken off the findings about gaps in proportion. Without a plain
-    pass, nobody knows how much of the host's time is the profiler's: then a finding about the host is medium at most.
+    so its time is in the gaps between launches. It is subtracted from the findings about gaps in proportion. Without a
+    plain pass the profiler's share is unknown, so a finding about the host is of medium severity at most.
     """
     result = []
     gaps = sum(item.recoverable_ms or 0.0 for item in found if _BY_ID[item.id].profiler_adds == "shared")
@@ -165,12 +165,12 @@ def correct(
 def _corrected(
     finding: Finding, added_ms: float, room: Room | None, step_ms: float | None, limits: Limits
 ) -> Finding | None:
-    """Take off what the profiler added and what exceeds the room; None if the rest is too small to report."""
+    """Subtract what the profiler added and what exceeds the room; None if the rest is too small to report."""
     gain = finding.recoverable_ms
     if gain is None:
         return finding
     rule = _BY_ID[finding.id]
-    rare = finding.evidence.get("verdict") == "intermittent"  # the median plain step is a step without the lateness
+    rare = finding.evidence.get("verdict") == "intermittent"  # the median plain step does not have the lateness
     at_most = None if room is None or rare or rule.beyond_usual else room.left(rule.remains, finding.ranks)
     left = round(max(0.0, min(gain - added_ms, gain if at_most is None else at_most)), 4)
     if left >= gain:
@@ -195,7 +195,7 @@ def unsure(found: list[Finding]) -> list[Finding]:
 
 
 def with_shared_time(found: list[Finding]) -> list[Finding]:
-    """Name in each finding the costlier one, further up, that claims the same part of the step."""
+    """Name in each finding the costlier finding that claims the same part of the step."""
     result: list[Finding] = []
     for item in found:
         part = _BY_ID[item.id].part
@@ -208,6 +208,6 @@ def with_shared_time(found: list[Finding]) -> list[Finding]:
 
 
 def _for_a_script(item: Finding) -> Finding:
-    """Keep the overrides that act on a user's script."""
+    """Keep only the overrides that apply to a user's script."""
     kept = [word for word in item.overrides if word.startswith(("profile", "passes"))]
     return msgspec.structs.replace(item, overrides=kept)

@@ -14,7 +14,7 @@ from rankscope.conf.contract import PASSES
 
 
 def facts_of(recording: Recording, without: Unprofiled) -> Facts:
-    """Return what the rules look at; the rows of the activity are those of the steps."""
+    """Return the input of the rules; `activity` has the same rows as `steps`."""
     ranks = [data for data in recording.ranks if data.complete] or recording.ranks
     chosen, run_dir = recording.steps_analysed, recording.run_dir
     activity = Table.concat([_of_rank(data.activity, data.rank) for data in ranks])
@@ -45,7 +45,7 @@ def _of_rank(table: Table, rank: int) -> Table:
 
 
 def _clocks(run_dir: RunDir) -> dict[int, dict[str, float]]:
-    """Return each rank's mean clock (MHz) and all reasons to throttle over the counted steps, where NVML was read."""
+    """Return each rank's mean clock (MHz) and all throttle reasons over the counted steps, if NVML was read."""
     found = {}
     for name in PASSES:
         for rank_dir in run_dir.for_pass(name).ranks():

@@ -1,7 +1,8 @@
 """`Rule`: everything about one kind of finding, in one place.
 
-A rule looks at `Facts` and returns a `Claim` or None; `Rule.apply` makes the `Finding`. How a plain pass corrects it,
-which other findings claim the same time, and how much a fix can save are declared here too, never by its id elsewhere.
+A rule checks `Facts` and returns a `Claim` or None; `Rule.apply` makes the `Finding`. The rule also declares how a
+plain pass corrects it, which other findings claim the same time, and how much a fix can save. So no other module needs
+its id.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,18 +11,19 @@ from typing import Any, Literal
 import msgspec
 
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.finding import Finding, ms, severity
+from rankscope.analysis.explain.finding import Finding, severity
 
 # The part of a step that a finding claims. Findings that claim the same part overlap.
 Part = Literal["loader", "copies", "compute of a rank", "launches", "communication"]
-# What stays in the step after the fix, so that no fix is said to save it:
+# What stays in the step after the fix, so that no fix claims to save it:
 #   device work       compute and exposed transfer stay
 #   compute           only compute stays: the fix hides or shortens transfers
 #   others' work      the late rank becomes as fast as the others, so the others' device work stays
 #   nothing           the fix shortens compute itself
 Remains = Literal["device work", "compute", "others' work", "nothing"]
-# How the profiler's own time enters: not at all; shared with the other findings about gaps; in this finding only.
+# How the profiler's own time is in the finding: not at all, shared with the other findings about gaps, or only here.
 Profiler = Literal["no", "shared", "own"]
 
 WORKERS = 4  # loader workers per rank, as advised if there are cores for them
@@ -37,13 +39,13 @@ class Advice(msgspec.Struct, frozen=True):
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
     """What a rule found."""
 
-    gain_ns: float | None = None  # what a fix saves, ns per step; None: the recording cannot tell
+    gain_ns: float | None = None  # what a fix saves, ns per step; None: unknown
     ranks: list[int] | None = None  # None: every rank
     evidence: dict[str, Any] = {}
     variant: str | None = None  # the name of another advice of the rule
     overrides: list[str] | None = None  # None: those of the advice
-    place: str = ""  # where in the user's code; follows the advice
-    step_ms: float | None = None  # the step that the gain is a part of; None: the traced one
+    place: str = ""  # the place in the user's code; appended to the advice
+    step_ms: float | None = None  # the step that the gain is part of; None: the traced step
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +60,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     part: Part | None = None
     remains: Remains = "device work"
     profiler_adds: Profiler = "no"
-    rough_on_cpu: bool = False  # the ends of collectives are imprecise there: medium at most
-    late_rank: bool = False  # says that a rank is late
+    rough_on_cpu: bool = False  # of medium severity at most on a CPU, where the ends of collectives are imprecise
+    late_rank: bool = False  # whether it is about a late rank
     unprofiled: bool = False  # also found in a run that was not traced
     beyond_usual: bool = False  # the time lies in unusual steps, so the usual step does not bound it
     drop_if_small: bool = False  # not reported if the correction by the plain pass leaves less than Limits.reported
@@ -75,8 +77,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             id=self.id,
             severity="low" if gain is None else severity(gain / step_ns, limits),
             ranks=facts.ranks if claim.ranks is None else claim.ranks,
-            recoverable_ms=None if gain is None else ms(gain),
-            evidence={**claim.evidence, "step_ms": ms(step_ns)},
+            recoverable_ms=None if gain is None else estimate_ms(gain),
+            evidence={**claim.evidence, "step_ms": estimate_ms(step_ns)},
             advice=f"{advice.text}: {claim.place}" if claim.place else advice.text,
             overrides=list(advice.overrides) if claim.overrides is None else claim.overrides,
         )

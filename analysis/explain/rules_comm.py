@@ -1,4 +1,4 @@
-"""Rules about communication: exposed transfers, buckets, DDP's own work. Facts in, claims out."""
+"""Rules about communication: exposed transfers, buckets, DDP's own work."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ import numpy as np
 
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.finding import ms
 from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.conf.contract import bus_factor
 
@@ -21,8 +21,8 @@ def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
         return None
     known = facts.steps["exposed_transfer_ns"] != UNKNOWN
     evidence: dict[str, Any] = {
-        "exposed_transfer_ms": ms(gain),
-        "comm_ms": ms(float(facts.steps["comm_ns"][known].mean())),
+        "exposed_transfer_ms": estimate_ms(gain),
+        "comm_ms": estimate_ms(float(facts.steps["comm_ns"][known].mean())),
     }
     calls = facts.all_reduces()
     if calls is not None:
@@ -32,7 +32,7 @@ def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
 
 
 def _against_ceiling(facts: Facts, calls: Table, limits: Limits) -> dict[str, Any]:
-    """Return how the largest group of all-reduces compares with what this node can do at its size."""
+    """Return how the all-reduces of the costliest size compare with the node's ceiling at this size."""
     sized = calls.take((calls["bytes"] > 0) & (calls["transfer_clockfree_ns"] > 0))
     if facts.ceilings is None or not len(sized):
         return {}
@@ -138,7 +138,7 @@ def _unused_parameters_scan(facts: Facts, _: Limits) -> Claim | None:
         return None
     exposed = None if maps is None else float(np.maximum(0, maps["exposed_ns"]).sum()) / facts.count
     evidence = {"map_all_reduces_per_step": None if maps is None else round(len(maps) / facts.count, 2)}
-    # A trace does not tell what walking the graph costs the host: only the map's exposed part is known.
+    # The host's cost of walking the graph is not in a trace: only the exposed part of the map's all-reduce is known.
     return Claim(gain_ns=exposed, evidence=evidence)
 
 
@@ -148,7 +148,7 @@ def _exposed(facts: Facts) -> float | None:
 
 
 def _smaller_buckets(facts: Facts) -> str:
-    """Return the usual size of buckets, or a smaller one if buckets have that size already."""
+    """Return the override to the usual size of buckets, or to a smaller one if they already have that size."""
     cap = None if facts.config is None else facts.config.ddp.bucket_cap_mb
     return "ddp.bucket_cap_mb=25" if cap is None or cap > _USUAL_BUCKET else "ddp.bucket_cap_mb=1"
 
@@ -181,13 +181,13 @@ RULES = (
         based_on="overlap ratio",
         check=_no_overlap,
         advice=Advice(
-            "gradients are reduced only when the backward pass is over: smaller buckets let the first ones go earlier",
+            "gradients are reduced only after the backward pass: smaller buckets let the first ones start earlier",
             ("ddp.bucket_cap_mb=25",),
         ),
         variants={
             "cpu": Advice(
-                "gradients are reduced only when the backward pass is over; what hiding it would bring on a CPU is not "
-                "known, since an all-reduce takes the cores that compute",
+                "gradients are reduced only after the backward pass; the gain of hiding it on a CPU is unknown, "
+                "because an all-reduce uses the cores that compute",
                 ("ddp.bucket_cap_mb=25",),
             )
         },
@@ -213,9 +213,7 @@ RULES = (
         says="many small all-reduces",
         based_on="mean size (gloo's records have none: then `ddp.bucket_cap_mb`), calls per step",
         check=_small_buckets,
-        advice=Advice(
-            "many small all-reduces, each of which costs its latency: larger buckets", ("ddp.bucket_cap_mb=25",)
-        ),
+        advice=Advice("many small all-reduces, each with its own latency: larger buckets", ("ddp.bucket_cap_mb=25",)),
         part="communication",
         remains="compute",
         rough_on_cpu=True,

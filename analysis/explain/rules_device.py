@@ -1,7 +1,7 @@
-"""Rules about what the device does while it computes. Facts in, claims out.
+"""Rules about what the device does while it computes.
 
-Kernels are told apart by their names, which is an inference and said so in the evidence; rates come from counted
-FLOPs and measured ceilings where both are known.
+Kernels are classified by their names. That is an inference, so the evidence says `from: kernel names`. The gain of
+tensor cores comes from measured ceilings.
 """
 
 import statistics
@@ -65,7 +65,7 @@ def _throttled(facts: Facts, limits: Limits) -> Claim | None:
     return Claim(ranks=[verdict.rank], gain_ns=gain, evidence=evidence)
 
 
-# of nvml.h; an idle GPU is no reason
+# The bits in nvml.h; an idle GPU (0x1) does not count as throttled.
 REASONS = {
     0x2: "applications clocks setting",
     0x4: "software power cap",

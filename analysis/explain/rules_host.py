@@ -1,4 +1,4 @@
-"""Rules about the host: the loader, copies, launches, waits for the device. Facts in, claims out."""
+"""Rules about the host: the loader, copies, launches, waits for the device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,17 +7,15 @@ import numpy as np
 
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.finding import ms
 from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Rule
-
-_SHOWN_PLACES = 3
-_PLACE = ("call", "operator", "range", "function")
+from rankscope.analysis.explain.sync_places import costly_places, ddp_times_itself, first_place
 
 
 def _data_stall(facts: Facts, limits: Limits) -> Claim | None:
     workers = 0 if facts.config is None else facts.config.num_workers
-    doubled = [f"num_workers={2 * workers}"] if workers >= WORKERS else None  # the job has as many as advised
+    doubled = [f"num_workers={2 * workers}"] if workers >= WORKERS else None  # the job already has the advised number
     if facts.loader_cpu is None:
         return _removable(facts, limits, facts.steps["data_stall_ns"], "data_stall", overrides=doubled)
     share, spare = facts.loader_cpu
@@ -83,19 +81,19 @@ def _sync_in_loop(facts: Facts, limits: Limits) -> Claim | None:
     if gain < limits.sync_share * facts.step_ns or not facts.activity["syncs"].any():
         return None
     ranks = [rank for rank, value in facts.per_rank(facts.activity["syncs"]).items() if value > 0]
-    places = _places(facts)
+    places = costly_places(facts)
     evidence = {
         "syncs_per_step": round(float(facts.activity["syncs"].mean()), 2),
-        "idle_behind_ms": ms(float(facts.activity["sync_idle_ns"].mean())),
+        "idle_behind_ms": estimate_ms(float(facts.activity["sync_idle_ns"].mean())),
         "places": places,
     }
-    if _ddp_times_itself(places):
+    if ddp_times_itself(places):
         return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, variant="ddp")
-    return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place=_first_place(places))
+    return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place=first_place(places))
 
 
 def _small_kernels(facts: Facts, limits: Limits) -> Claim | None:
-    """A trace cannot tell what fusing the kernels saves."""
+    """Claim no gain: a trace does not show what fusing the kernels would save."""
     kernel, count = facts.mean("kernel_p50_ns"), facts.mean("kernels")
     if not 0 < kernel < limits.small_kernel_us * 1000 or count < limits.small_kernel_count:
         return None
@@ -111,43 +109,6 @@ def _memory_pressure(facts: Facts, limits: Limits) -> Claim | None:
     return Claim(ranks=ranks, gain_ns=gain, evidence=evidence)
 
 
-def _first_place(places: list[dict[str, Any]]) -> str:
-    """Return the costliest place in words: which call, how often, in which operator, range and user's function."""
-    if not places:
-        return "the trace does not name them"
-    place = places[0]
-    inside = [place[name] for name in _PLACE[1:] if place[name]]
-    return f"{place['per_step']:g} a step, {place['call']}" + (f" in {', '.join(inside)}" if inside else "")
-
-
-def _ddp_times_itself(places: list[dict[str, Any]]) -> bool:
-    """Whether the costliest wait is DDP's own. DDP reads its timers' events in the first ten steps of a job."""
-    first = places[0] if places else {}
-    return first.get("call") == "cudaEventSynchronize" and first.get("range") == "DistributedDataParallel.forward"
-
-
-def _places(facts: Facts) -> list[dict[str, Any]]:
-    """Return the calls that cost most, with the operator and the range around them."""
-    assert facts.syncs is not None
-    syncs = facts.syncs
-    keys = list(zip(*(syncs.texts(name) for name in _PLACE), strict=True))
-    sums: dict[tuple[str | None, ...], list[int]] = {}
-    for key, count, idle in zip(keys, syncs["count"].tolist(), syncs["idle_ns"].tolist(), strict=True):
-        total = sums.setdefault(key, [0, 0])
-        total[0] += count
-        total[1] += idle
-    ordered = sorted(sums.items(), key=lambda item: -item[1][1])[:_SHOWN_PLACES]
-    rows = max(1, len(facts.steps))
-    return [
-        {
-            **dict(zip(_PLACE, key, strict=True)),
-            "per_step": round(total[0] / rows, 2),
-            "idle_ms": ms(total[1] / rows),
-        }
-        for key, total in ordered
-    ]
-
-
 def _removable(
     facts: Facts,
     limits: Limits,
@@ -158,13 +119,13 @@ def _removable(
     overrides: list[str] | None = None,
     variant: str | None = None,
 ) -> Claim | None:
-    """Claim that a part of the step (ns per row) is too long, on the ranks where it is; None if it is small."""
+    """Claim a part of the step (ns per row), on the ranks where it is long enough to report; None if there are none."""
     gain = facts.gain(removed)
     per_rank = facts.per_rank(removed)
     ranks = [rank for rank, value in per_rank.items() if value >= limits.reported * facts.step_ns]
     if not ranks or gain < limits.reported * facts.step_ns:
         return None
-    shown = {f"{column}_ms": {str(rank): ms(per_rank[rank]) for rank in ranks}}
+    shown = {f"{column}_ms": {str(rank): estimate_ms(per_rank[rank]) for rank in ranks}}
     return Claim(ranks=ranks, gain_ns=gain, evidence=shown | (evidence or {}), overrides=overrides, variant=variant)
 
 
@@ -193,7 +154,7 @@ RULES = (
                 (f"num_workers={WORKERS}",),
             ),
             "no_cores": Advice(
-                "the device waits for batches, and the loader computes all that time on a host with no core to spare: "
+                "the device waits for batches, and the loader computes all that time on a host without spare cores: "
                 "cheaper decoding or prepared samples; workers would take cores from the ranks"
             ),
         },
@@ -269,12 +230,12 @@ RULES = (
         based_on="copy part of the step; share of copies from or to pageable memory, and to the host",
         check=_copy_bound,
         advice=Advice(
-            "the device waits for copies: pinned memory and copies that the host does not wait for",
+            "the device waits for copies: pinned memory and asynchronous copies",
             ("data.pin_memory=true", "data.non_blocking=true"),
         ),
         variants={
             "pinned": Advice(
-                "the device waits for copies: pinned memory and copies that the host does not wait for",
+                "the device waits for copies: pinned memory and asynchronous copies",
                 ("data.non_blocking=true",),
             ),
             "to_host": Advice(
@@ -301,8 +262,8 @@ RULES = (
         based_on="cudaMalloc, cudaFree and the like; idle time inside them",
         check=_memory_pressure,
         advice=Advice(
-            "memory is asked from the driver inside the step: no empty_cache() in the loop, a smaller batch, or "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+            "the allocator requests memory from the driver inside the step: no empty_cache() in the loop, a smaller "
+            "batch, or PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         ),
         drop_if_small=True,
     ),

@@ -1,17 +1,17 @@
-"""Rules about a late rank, one for each cause of the verdict. Facts in, claims out."""
+"""Rules about a late rank, one for each cause of the verdict."""
 
 from collections.abc import Callable
 
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.finding import ms
 from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Part, Profiler, Rule
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.measure.stragglers import Verdict, cause_of
 
 
 def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
-    """Return the check that a rank is late for this cause."""
+    """Return the check for a rank that is late for this cause."""
 
     def check(facts: Facts, limits: Limits) -> Claim | None:
         if facts.job is not None and facts.job.verdict != "undetermined":
@@ -23,7 +23,7 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
         found, shares = verdict.cause, verdict.cause_share
         if verdict.rank == costliest:
             ranks = [costliest]
-        elif verdict.rank is not None:  # the rank that is late most often costs less than one that was late once
+        elif verdict.rank is not None:  # the rank that is late most often costs less than a rank that was late once
             own = [item.excess_ns for item in verdict.per_step if item.rank in ranks]
             found, shares = cause_of({name: sum(excess[name] for excess in own) for name in own[0]}, limits.cause_share)
         if (found or "mixed") != cause:
@@ -31,7 +31,7 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
         gain = sum(item.recoverable_ns for item in verdict.per_step if item.rank in ranks) / verdict.steps_judged
         evidence = {
             "verdict": verdict.verdict,
-            "lateness_ms": ms(verdict.lateness_ns or 0),
+            "lateness_ms": estimate_ms(verdict.lateness_ns or 0),
             "cause_share": shares,
             "steps_late": len(verdict.per_step),
             "steps_judged": verdict.steps_judged,
@@ -42,14 +42,14 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
 
 
 def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
-    """Claim what the unprofiled steps show; the trace's verdict does not count then."""
+    """Claim what the unprofiled steps show; they overrule the trace's verdict."""
     if job.rank is None or (job.cause or "mixed") != cause:
         return None
     evidence = {
         "window": job.window,
         "verdict": job.verdict,
-        "lateness_ms": ms(job.lateness_ns or 0.0),
-        "lateness_interval_ms": None if job.interval_ns is None else [ms(value) for value in job.interval_ns],
+        "lateness_ms": estimate_ms(job.lateness_ns or 0.0),
+        "lateness_interval_ms": None if job.interval_ns is None else [estimate_ms(value) for value in job.interval_ns],
         "part": job.part,
         "steps_late": job.steps_late,
         "steps_judged": job.steps_judged,
@@ -60,7 +60,7 @@ def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
 
 
 def _costly(verdict: Verdict, limits: Limits) -> tuple[list[int], int]:
-    """Return the ranks whose lateness costs enough next to the costliest rank's, and the costliest rank."""
+    """Return the ranks whose lateness costs enough compared with the costliest rank, and the costliest rank."""
     costs: dict[int, int] = {}
     for item in verdict.per_step:
         costs[item.rank] = costs.get(item.rank, 0) + item.recoverable_ns

@@ -1,1 +1,1 @@
-"""The job as it runs: what its plain and timed windows say, without a profiler."""
+"""The job without a profiler: what its plain and timed windows show."""

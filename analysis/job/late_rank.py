@@ -1,6 +1,6 @@
-"""Which rank is late in the job as it runs, by how much, how surely and why: no profiler and no common clock.
+"""Finds the late rank of a job without a profiler and without a common clock: by how much, how surely, and why.
 
-Comes in: a `Window`, and the timed collectives if the backend has a recorder. Goes out: a `JobVerdict`.
+Input: a `Window`, and the timed collectives if the backend has a recorder. Output: a `JobVerdict`.
 Definitions: docs/metrics.md, "Without the profiler".
 """
 
@@ -9,18 +9,19 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.chance import binomial_tail, independent_share, median_interval
+from rankscope.analysis.core.chance import independent_share, median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.timed_calls import TimedCalls
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.analysis.measure.stragglers import VerdictName
+from rankscope.conf.chance import binomial_tail
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 
 Cause = Literal["compute", "data", "host", "copy"]
 _OUTSIDE = "outside forward, backward and optimizer"
 _UNBLOCKED = 2  # steps after the window has opened
-FEW_STEPS = 8  # fewer steps cannot tell a rank from chance
+FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance
 
 
 class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,14 +30,14 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     verdict: VerdictName
     window: str | None = None  # the pass that was judged: timed | plain
     rank: int | None = None
-    cause: Cause | None = None  # None: it cannot be told
+    cause: Cause | None = None  # None: unknown
     part: str | None = None  # the part of the step in which the time is lost
     lateness_ns: float | None = None  # median over its late steps
     interval_ns: tuple[float, float] | None = None  # of that median, 95 %
     steps_late: int = 0
     steps_judged: int = 0
-    chance: float | None = None  # the probability of so many late steps of one rank among equal ranks
-    gain_ns: float = 0.0  # per step: what the others lose by waiting for it, at most
+    chance: float | None = None  # the probability that one of equal ranks has this many late steps
+    gain_ns: float = 0.0  # per step: what the others lose at most by waiting for it
     step_ns: float | None = None  # the usual step
     late_steps: list[tuple[int, int, float]] = []  # step, rank, lateness
     reason: str | None = None  # why undetermined
@@ -53,7 +54,7 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: flo
     if len(window.ranks) < 2:
         return JobVerdict(verdict="none", window=name, steps_judged=len(window.steps))
     if len(window.steps) < FEW_STEPS:
-        reason = f"{len(window.steps)} steps are too few to tell a late rank from chance: at least {FEW_STEPS}"
+        reason = f"{len(window.steps)} steps are too few to distinguish a late rank from chance: {FEW_STEPS} are needed"
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps)
     usual = float(np.median(window.step_ns))
@@ -63,20 +64,20 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: flo
     if found.rank is None:
         return found
     own_steps = {step for step, rank, _ in numbered if rank == window.ranks[found.rank]}
-    its = window.only(np.array([step in own_steps for step in window.steps]))
-    why = cause_of(its, found.rank, found.lateness_ns or 0.0, limits)
+    its_rows = np.array([step in own_steps for step in window.steps])
+    why = cause_of(window.only(its_rows), found.rank, found.lateness_ns or 0.0, limits)
     if why is None:
         return _unexplained(found, window.ranks[found.rank])
     mean_ns = float(window.step_ns.mean()) if mean_ns is None else mean_ns
-    gain = _gain(window, found, why, mean_ns, free)
+    gain = _gain(late[found.rank][its_rows], why, mean_ns, free, found.rank) * int(its_rows.sum()) / len(window.steps)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
 
 
 def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
-    """Return that no rank is late: one comes last by habit, and no part of its step is longer than the others'.
+    """Return the verdict that no rank is late: one comes last, but no part of its step is longer than the others'.
 
-    So it goes in jobs that are bound by their hosts. One rank's host runs ahead until the device's queue is full, and
-    the other sets the pace, although both are as fast. Which one it is, is chance.
+    This happens in jobs that are bound by their hosts. One rank's host runs ahead until the device's queue is full, and
+    the other sets the pace, although both are equally fast. Which one it is depends on chance.
     """
     reason = (
         f"rank {rank} comes {(found.lateness_ns or 0.0) * 1e-6:.2f} ms after the others, but no part of its step is "
@@ -88,23 +89,23 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
     )  # fmt: skip
 
 
-def _gain(window: Window, found: JobVerdict, why: "Why", mean_ns: float, free: Column | None) -> float:
-    """Return what mending the late rank saves per step (ns): its excess where it is late, but no more than there is.
+def _gain(late_ns: Column, why: "Why", mean_ns: float, free: Column | None, at: int) -> float:
+    """Return what fixing the late rank saves in each of its late steps (ns, mean): a bound from below.
 
-    Afterwards the job is still as slow as the hosts of the other ranks: `free` is what each host needs for a step.
+    `late_ns` is its lateness in these steps, `mean_ns` the mean step of the job. A rank whose backward pass is slow too
+    costs more, which the others' waiting hides. Afterwards the job is still as slow as the hosts of the other ranks:
+    `free` is the time that each host needs for a step.
     """
-    at = found.rank or 0
-    lateness = np.array([late for _, number, late in found.late_steps if number == window.ranks[at]])
-    gain = float(np.minimum(lateness, why.excess_ns).sum()) / len(window.steps)
+    gain = float(np.minimum(late_ns, why.excess_ns).mean())
     if free is not None:
         gain = min(gain, mean_ns - float(np.median(np.delete(free, at))))
     return max(0.0, gain)
 
 
 def _unblocked_host(window: Window) -> Column | None:
-    """Return by rank the time (ns) in which the host enqueues a step if nothing holds it up; None if not recorded.
+    """Return by rank the time (ns) in which an unblocked host enqueues a step; None if not recorded.
 
-    These are the first steps of a window that opened with an idle device. Later the host of a rank that waits for
+    It comes from the first steps of a window, which opened with an idle device. Later the host of a rank that waits for
     others is as slow as they are, because its launches fill the device's queue.
     """
     names = [f"{name}_host" for name in ("forward", "backward", "optimizer")]
@@ -119,8 +120,8 @@ def _unblocked_host(window: Window) -> Column | None:
 def from_parts(window: Window) -> Matrix:
     """Return lateness (ranks x steps, ns) from the parts of the step, if collectives were not timed.
 
-    A rank's own time is what its step takes outside backward and optimizer. It is late by its excess over the median
-    of the others, as far as their backward passes wait for it. A slow backward pass does not show in this.
+    A rank's own time is its step without backward and optimizer. Its lateness is the excess over the median of the
+    others, as far as their backward passes wait for it. This cannot show a slow backward pass.
     """
     own = window.step_ns - window.part("backward") - window.part("optimizer")
     excess = own - _others(own)
@@ -132,8 +133,8 @@ def from_parts(window: Window) -> Matrix:
 def over_run(late: Matrix, step_ns: float, limits: Limits) -> JobVerdict:
     """Return the verdict over a run from lateness (ranks x steps, ns); ranks and steps by position.
 
-    A step is late if its latest rank is late by `late_step` of the usual step. Among equal ranks each is the latest in
-    1 / n of the late steps, so the test is binomial, for as many steps as are independent, times n ranks.
+    A step is late if its latest rank is late by at least `late_step` of the usual step. Among n equal ranks, each is
+    the latest in 1 / n of the late steps. So the test is binomial, over the number of independent steps, times n ranks.
     """
     ranks, steps = late.shape
     latest = late.argmax(0)
@@ -183,25 +184,27 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
 def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why | None:
     """Return why the rank at position `at` is late in the steps of `window`; None if nothing explains it.
 
-    A part explains the lateness if its excess over the other ranks is at least `cause_share` of it. A rank whose host
-    has enqueued its step before the device has done it is in time on the host: then the device is slow, also in the
-    backward pass, which includes waiting and so has no excess of its own.
+    A part explains the lateness if its excess over the other ranks is at least `cause_share` of it. If the host has
+    enqueued its step before the device has finished it, the device is slow. That can be in the backward pass, which
+    includes waiting and so has no excess.
     """
 
     def part(name: str) -> float:
         return _excess(window.part(name), at)
 
     needed = limits.cause_share * lateness_ns
+    rest = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)  # on a device: when it is idle
+    outside = _excess(rest if window.on_device else rest - window.part(DATA_WAIT), at)
     parts: list[tuple[Cause, str, float]] = [
         ("data", "waiting for the loader", part(DATA_WAIT)),
         ("copy", "copies to the device", part("h2d")),
+        ("host", _OUTSIDE, outside),
     ]
     ahead = window.columns.get("host_ahead")
     if not window.on_device or ahead is None or np.isnan(ahead).any():
-        rest = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)
-        rest = rest if window.on_device else rest - window.part(DATA_WAIT)
-        parts += [("compute", "forward", part("forward")), ("host", _OUTSIDE, _excess(rest, at))]
+        parts.append(("compute", "forward", part("forward")))
     elif float(np.mean(ahead[at])) >= 0.5:
+        parts.append(("host", "forward", min(part("forward"), part("forward_host"))))
         parts += [("compute", "forward", part("forward")), ("compute", "backward", lateness_ns)]
     else:
         hosts = [f"{name}_host" for name in ("forward", "backward", "optimizer")]

@@ -1,7 +1,7 @@
-"""Steps far from the usual one: how much of the job they take, on which rank, in which part, and how regularly.
+"""Finds steps that are far longer than usual: what they cost, on which ranks, in which part, and how regularly.
 
-Comes in: the plain `Window`. Goes out: `SlowSteps`, None if every step is usual. A step is slow if the job's step (the
-median over ranks) is more than `slow_step` times the usual one, which is the median step.
+Input: the plain `Window`. Output: `SlowSteps`, None if no step is slow. A step is slow if the job's step (the median
+over ranks) is more than `slow_step` times the usual step, which is the median.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,65 +12,73 @@ import numpy as np
 
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf import PassDir
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 
 Place = Literal["waiting for the loader", "the host", "copies to the device", "forward", "backward", "optimizer"]
 
+_OF_SLOWEST = 0.1  # steps that lose less than this share of what the slowest loses are noise next to it
+
 
 class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The slow steps of a window; times in ms."""
 
     steps: list[int]
-    ranks: list[int]  # on which the time is lost; every rank if the recording cannot tell
-    waiting: list[int]  # which wait for them
+    ranks: list[int]  # on which the time is lost; every rank if unknown
+    waiting: list[int]  # ranks that wait for those
     place: Place | None
     usual_ms: float
     slow_ms: float  # median of the slow steps
-    lost_ms: float  # mean per step: what the slow steps take beyond the usual
+    lost_ms: float  # mean per step: the excess of the slow steps over the usual step
     mean_ms: float
     share: float  # of the window's time: lost_ms / mean_ms
-    period: int | None  # every so many steps
+    period: int | None  # every `period` steps
     where: str | None = None  # file:line function, from stacks taken while a slow step lasted
-    first_of_epoch: bool = False  # each of them begins an epoch
+    first_of_epoch: bool = False  # whether each of them begins an epoch
 
 
 def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[str, Any]]]) -> SlowSteps | None:
-    """Return the slow steps; `stacks` are by rank the samples of its main thread: step, and frames innermost first."""
+    """Return the slow steps. `stacks` has samples of each rank's main thread: step, and the user's line (`place`)."""
     job = np.median(window.step_ns, axis=0)
     counted = window.counted
     if counted.sum() < 3:
         return None
     usual = float(np.median(job[counted]))
     slow = job > limits.slow_step * usual
+    slow &= job - usual >= _OF_SLOWEST * float((job - usual)[counted].max())
     if not (slow & counted).any() or (slow & counted).sum() * 2 > counted.sum():
         return None
     lost = float((job[slow & counted] - usual).sum()) / float(counted.sum())
     mean = float(job[counted].mean())
+
+    first = slow & ~np.concatenate([[False], slow[:-1]])
+    events = [window.steps[row] for row in np.flatnonzero(first & counted)]
+    before = [window.steps[row] for row in np.flatnonzero(first & ~counted)]
     at_fault, place = _at_fault(window, slow & counted)
     ranks = [window.ranks[row] for row in at_fault]
-    every = np.flatnonzero(slow)
+    took = usual + (job - usual)[slow & counted].sum() / max(1, len(events))
     return SlowSteps(
-        steps=[window.steps[row] for row in np.flatnonzero(slow & counted)],
+        steps=events,
         ranks=ranks or window.ranks,
         waiting=[rank for rank in window.ranks if ranks and rank not in ranks],
         place=place,
-        usual_ms=round(usual * 1e-6, 4),
-        slow_ms=round(float(np.median(job[slow & counted])) * 1e-6, 4),
-        lost_ms=round(lost * 1e-6, 4),
-        mean_ms=round(mean * 1e-6, 4),
+        usual_ms=estimate_ms(usual),
+        slow_ms=estimate_ms(took),
+        lost_ms=estimate_ms(lost),
+        mean_ms=estimate_ms(mean),
         share=round(lost / mean, 4),
-        period=_period([window.steps[row] for row in every], window.steps),
-        where=_where(stacks, ranks or window.ranks, {window.steps[row] for row in np.flatnonzero(slow & counted)}),
+        period=_period(events, [step for step, on in zip(window.steps, counted, strict=True) if on], before),
+        where=_where(stacks, ranks or window.ranks, {step + after for step in events for after in (0, 1)}),
     )
 
 
 def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
     """Return the positions of the ranks on which the time is lost, and in which part of the step.
 
-    A rank that waits for another loses its time in the backward pass, where gradients are reduced. So a rank is at
-    fault if at least half of the excess of its slow steps lies elsewhere.
+    A rank that waits for another loses its time in the backward pass, which reduces gradients. So a rank is at fault if
+    at least half of the excess of its slow steps is elsewhere.
     """
     parts: dict[str, Matrix] = {name: window.part(name) for name in DEVICE_RANGES}
     rest = window.step_ns - sum(parts.values())
@@ -94,24 +102,29 @@ def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
 
 
 def _excess(values: Matrix, counted: Column, slow: Column) -> Column:
-    """Return by rank how much longer a part is in the slow steps than in the usual ones (ns, mean)."""
+    """Return for each rank how much longer a part is in slow steps than in usual ones (ns, mean)."""
     usual = np.median(values[:, counted & ~slow], axis=1)
     found: Column = values[:, slow].mean(1) - usual
     return found
 
 
-def _period(slow: Sequence[int], steps: Sequence[int]) -> int | None:
-    """Return the number of steps from one slow step to the next, if it is always the same and they fill the window."""
+def _period(slow: Sequence[int], steps: Sequence[int], warm_up: Sequence[int]) -> int | None:
+    """Return the number of steps from one slow step to the next if it is always the same; None if that is not shown.
+
+    `slow` are the slow steps among the counted `steps`, `warm_up` the slow steps before them. Three in a row show it;
+    two do so if one before the counted steps fits.
+    """
     gaps = set(np.diff(slow).tolist())
     if len(slow) < 2 or len(gaps) != 1:
         return None
     period = int(gaps.pop())
+    fits = any((slow[0] - step) % period == 0 for step in warm_up)
     missed_before, missed_after = slow[0] - steps[0] >= period, steps[-1] - slow[-1] >= period
-    return None if period < 2 or missed_before or missed_after else period
+    return None if period < 2 or missed_before or missed_after or (len(slow) < 3 and not fits) else period
 
 
 def _where(stacks: Mapping[int, Sequence[Mapping[str, Any]]], ranks: Sequence[int], slow: set[int]) -> str | None:
-    """Return the user's line that most samples of the slow steps share."""
+    """Return the user's line in most samples of slow steps; None without samples."""
     counts: dict[str, int] = {}
     for rank in ranks:
         for sample in stacks.get(rank, ()):
@@ -122,7 +135,7 @@ def _where(stacks: Mapping[int, Sequence[Mapping[str, Any]]], ranks: Sequence[in
 
 
 def read_stacks(pass_dir: PassDir) -> dict[int, list[dict[str, Any]]]:
-    """Read `slow_steps.json` of every rank: where its main thread was while a step lasted too long."""
+    """Read `slow_steps.json` of every rank: the place of its main thread while a step took too long."""
     found = {}
     for rank_dir in pass_dir.ranks():
         try:

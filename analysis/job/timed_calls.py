@@ -1,7 +1,7 @@
-"""The timed collectives of a window: each rank's calls, matched by group and sequence number, one duration a rank.
+"""The timed collectives of a window: the ranks' calls, matched by group and sequence number, with one duration each.
 
-Comes in: `calls.json` of each rank (docs/run-folder.md). Goes out: `TimedCalls`. The shortest duration of a call over
-its ranks is the transfer, because the rank that came last waits for nobody; what others take longer is waiting.
+Input: `calls.json` of each rank (docs/run-folder.md). Output: `TimedCalls`. The shortest duration of a call over its
+ranks is the transfer, because the rank that came last does not wait. What other ranks take longer is their wait.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.kinds import collective_kind, payload_bytes
+from rankscope.analysis.core.collective_kinds import collective_kind, payload_bytes
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.window import Matrix
 from rankscope.conf.run_dir import PassDir
 
@@ -25,7 +26,7 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     in_nelems: list[int | None]
     out_nelems: list[int | None]
     dtype: list[str | None]
-    duration_ns: list[int | None]  # with the wait for other ranks; null: not timed
+    duration_ns: list[int | None]  # including the wait for other ranks; null: not timed
     enqueued_ns: list[int]  # host clock, time.time_ns
     source: str = "flight_recorder"
 
@@ -38,7 +39,7 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
     kind: list[str]
     bytes: list[int | None]
     step: Column  # -1: outside the steps
-    duration_ns: Matrix  # ranks x calls; NaN: the rank has no part in the call
+    duration_ns: Matrix  # ranks x calls; NaN: the rank does not take part
 
     @property
     def transfer_ns(self) -> Column:
@@ -49,24 +50,23 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
     def lateness(self, ranks: list[int], steps: list[int]) -> Matrix:
         """Return ranks x steps (ns): the largest lateness of a rank over the calls of a step, at least 0.
 
-        Lateness at a call is the median over the other ranks of their duration, minus the rank's own.
+        Lateness at a call is the median over the other ranks of their duration, minus the rank's own. The sum over
+        calls would be too much: once a rank is late, the others have their later buckets ready and wait for each of
+        them, which they also do if the late rank is as fast as they are from then on.
         """
         late = np.zeros((len(ranks), len(steps)))
-        at = [self.ranks.index(rank) for rank in ranks]
-        for row, own in enumerate(at):
+        rows = [np.flatnonzero(self.step == step) for step in steps]
+        for row, own in enumerate(self.ranks.index(rank) for rank in ranks):
             others = np.delete(self.duration_ns, own, 0)
-            with np.errstate(all="ignore"):
-                known = ~np.isnan(others).all(0) & ~np.isnan(self.duration_ns[own])
-                excess = np.zeros(len(self.step))
-                excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
-            for column, step in enumerate(steps):
-                here = excess[self.step == step]
-                late[row, column] = max(0.0, float(here.max(initial=0.0)))
+            known = ~np.isnan(others).all(0) & ~np.isnan(self.duration_ns[own])
+            excess = np.zeros(len(self.step))
+            excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
+            late[row] = [max(0.0, float(excess[at].max(initial=0.0))) for at in rows]
         return late
 
 
 def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
-    """Read `calls.json` of every rank that has a valid one."""
+    """Read every valid `calls.json`, by rank."""
     found = {}
     for rank_dir in pass_dir.ranks():
         try:
@@ -77,9 +77,9 @@ def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
 
 
 def match(calls: Mapping[int, RankCalls], starts: Mapping[int, tuple[Column, Column]]) -> TimedCalls:
-    """Match the calls of all ranks; `starts` are each rank's step numbers and their starts (time.time_ns), ascending.
+    """Match the calls of all ranks. `starts` has each rank's step numbers and their starts (time.time_ns), ascending.
 
-    A call belongs to the step in which the lowest rank that takes part enqueued it.
+    A call belongs to the step in which its lowest rank enqueued it.
     """
     ranks = sorted(calls)
     keys: dict[tuple[str, int, str], dict[int, int]] = {}
@@ -131,8 +131,8 @@ def by_size(calls: TimedCalls) -> list[dict[str, Any]]:
                 "kind": kind,
                 "bytes": size,
                 "count": len(at),
-                "transfer_ms_p50": round(float(np.median(transfer[at])) * 1e-6, 6),
-                "wait_ms_p50": round(float(np.nanmedian(waits)) * 1e-6, 6),
+                "transfer_ms_p50": ms(np.median(transfer[at])),
+                "wait_ms_p50": ms(np.nanmedian(waits)),
             }
         )
     return sorted(rows, key=lambda row: -row["count"] * row["transfer_ms_p50"])

@@ -1,6 +1,6 @@
-"""`Window`: the counted steps of one window of every rank, cut to the steps that all ranks have.
+"""`Window`: the steps of one window that all ranks have.
 
-Comes in: what ranks wrote of a pass. Goes out: one array per column, ranks x steps, in ns; NaN where null.
+Input: what the ranks recorded in a pass. Output: one array per column, ranks x steps, in ns; NaN for null.
 """
 
 import msgspec
@@ -13,12 +13,12 @@ Matrix = NDArray[np.float64]
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps of all ranks, side by side."""
+    """The steps of all ranks, in arrays of the same shape."""
 
     ranks: list[int]
     steps: list[int]
     columns: dict[str, Matrix]  # ranks x steps
-    counted: NDArray[np.bool_]  # steps after warm-up
+    counted: NDArray[np.bool_]  # by step: whether it is after warm-up
 
     @classmethod
     def of(cls, passed: PassSteps) -> "Window | None":
@@ -38,22 +38,22 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return cls(ranks=ranks, steps=[int(step) for step in common], columns=columns, counted=counted)
 
     def only(self, chosen: NDArray[np.bool_]) -> "Window":
-        """Return the window with some of its steps."""
+        """Return the window with only the chosen steps."""
         steps = [step for step, kept in zip(self.steps, chosen.tolist(), strict=True) if kept]
         columns = {name: values[:, chosen] for name, values in self.columns.items()}
         return Window(ranks=self.ranks, steps=steps, columns=columns, counted=self.counted[chosen])
 
     @property
     def on_device(self) -> bool:
-        """Whether steps were timed by the device's clock."""
+        """Whether the device's clock timed all steps."""
         return "device_ns" in self.columns and not np.isnan(self.columns["device_ns"]).any()
 
     @property
     def step_ns(self) -> Matrix:
-        """The step of each rank, by the device's clock if there is one."""
+        """Ranks x steps, by the device's clock if it timed them, otherwise by the host's."""
         return self.columns["device_ns" if self.on_device else "host_ns"]
 
     def part(self, name: str) -> Matrix:
-        """Return a column; 0 where nothing was recorded."""
+        """Return a column, with 0 for what was not recorded."""
         found = self.columns.get(f"{name}_ns")
         return np.zeros(self.step_ns.shape) if found is None else np.nan_to_num(found)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.analysis.core import group_by
-from rankscope.analysis.core.kinds import SYNCHRONISING
+from rankscope.analysis.core.collective_kinds import SYNCHRONISING
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import RankData

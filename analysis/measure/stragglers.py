@@ -13,8 +13,8 @@ import numpy as np
 
 from rankscope.analysis.align.clock import Alignment
 from rankscope.analysis.core import group_by
+from rankscope.analysis.core.collective_kinds import SYNCHRONISING
 from rankscope.analysis.core.intervals import either, measure, union
-from rankscope.analysis.core.kinds import SYNCHRONISING
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import RankData

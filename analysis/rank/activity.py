@@ -9,7 +9,7 @@ import re
 import numpy as np
 
 from rankscope.analysis.core.intervals import Intervals, either, length, measure, minus, union
-from rankscope.analysis.core.kinds import COMPUTE, COPY
+from rankscope.analysis.core.record_kinds import COMPUTE, COPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.steps import step_at
 from rankscope.analysis.read.rank_trace import Where, end_of

@@ -6,8 +6,13 @@ columns, kind and role filled in.
 
 import numpy as np
 
-from rankscope.analysis.core import kinds as names
-from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
+from rankscope.analysis.core.collective_kinds import (
+    UNKNOWN_KIND,
+    collective_kind,
+    is_communication,
+    launches_collective,
+)
+from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.read.rank_trace import COLLECTIVE_COLUMNS, end_of
 
@@ -19,7 +24,7 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
 
     The record is found by its External id, otherwise as the innermost one around the launch call.
     """
-    is_comm = table.where("name", names.is_communication)
+    is_comm = table.where("name", is_communication)
     bare = np.flatnonzero(is_comm & (table["collective"] < 0))
     described = _launching_record(table, bare, host, host["collective"] >= 0)
     columns = {name: table[name].copy() for name in (*COLLECTIVE_COLUMNS, "described")}
@@ -27,7 +32,7 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
     for name in COLLECTIVE_COLUMNS:
         columns[name][bare[found]] = _recode(table, host, name)[described[found]]
     columns["described"][bare[found]] = 1
-    named = host.where("name", lambda word: word.startswith("nccl:"))
+    named = host.where("name", launches_collective)
     annotation = _launching_record(table, bare, host, named)
     hint = np.full(len(table), -1, np.int32)
     hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
@@ -69,7 +74,7 @@ def _innermost(times: Column, threads: Column, host: Table, sources: Column) -> 
 
 def classify(table: Table) -> tuple[Column, list[str], Column]:
     """Return (collective kind as codes, the words of the codes, role) of each record."""
-    is_comm = table.where("name", names.is_communication)
+    is_comm = table.where("name", is_communication)
     kernel = table["activity"] == KERNEL
     comm = kernel & (is_comm | (table["collective"] >= 0))
     role = np.where(kernel, np.where(comm, COMMUNICATION, COMPUTE), COPY)
@@ -88,7 +93,7 @@ def classify(table: Table) -> tuple[Column, list[str], Column]:
 def _kind_of(table: Table, collective: int, hint: int, name: int) -> str:
     for code, column in ((collective, "collective"), (hint, "hint"), (name, "name")):
         if code >= 0:
-            kind = names.collective_kind(table.words[column][code])
-            if kind != "unknown":
+            kind = collective_kind(table.words[column][code])
+            if kind != UNKNOWN_KIND:
                 return kind
-    return "unknown"
+    return UNKNOWN_KIND

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core import kinds as names
+from rankscope.analysis.core.collective_kinds import collective_kind, is_communication
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.steps import STEP, host_steps
 from rankscope.analysis.read.pass_steps import has_steps, read_steps
@@ -85,9 +85,7 @@ def _sized(device: Table, buckets: list[int], rows: list[StepRow]) -> Table:
     """Give a step's all-reduces the sizes of DDP's buckets if their numbers match; otherwise leave them unknown."""
     if not buckets:
         return device
-    kinds = [
-        names.is_communication(word) and names.collective_kind(word) == "allreduce" for word in device.words["name"]
-    ]
+    kinds = [is_communication(word) and collective_kind(word) == "allreduce" for word in device.words["name"]]
     chosen = np.flatnonzero(np.array([*kinds, False])[device["name"]] & (device["bytes"] == UNKNOWN))
     chosen = chosen[np.argsort(device["start"][chosen], kind="stable")]
     if len(chosen) != len(buckets) * len(rows):

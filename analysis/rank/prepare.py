@@ -4,10 +4,16 @@ import re
 
 import numpy as np
 
-from rankscope.analysis.core import kinds as names
+from rankscope.analysis.core.collective_kinds import (
+    UNKNOWN_KIND,
+    collective_kind,
+    is_host_collective,
+    is_of_collective,
+    payload_bytes,
+)
 from rankscope.analysis.core.intervals import union
-from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.core.notices import Level, Notice
+from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.core.sm_share import sm_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.activity import activity
@@ -20,10 +26,7 @@ from rankscope.conf.contract import DATA_WAIT
 MAX_DURATION = 7 * 86400 * 10**9  # ns
 CLOCK_NOISE = 1_000_000  # ns by which a kernel may seem to start before its own launch
 _DATA_WAIT = re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#")
-_HOST_COLLECTIVE = re.compile(r"(?:gloo|mpi|ucc|xccl):", re.IGNORECASE)
-_NOT_COMPUTE = re.compile(
-    r"c10d::|record_param_comms|ProfilerStep#|(?:gloo|nccl|mpi|ucc|xccl):|enumerate\(DataLoader\)"
-)
+_NOT_COMPUTE = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)")
 
 _NO_STEPS = {
     "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step",
@@ -197,8 +200,8 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     host = trace.host
     known = (host["start"] != UNKNOWN) & (host["duration"] >= 0) & (host["duration"] <= MAX_DURATION)
     words = host.words["name"]
-    is_comm = np.array([_HOST_COLLECTIVE.match(word) is not None for word in words] + [False])[host["name"]]
-    excluded = np.array([_NOT_COMPUTE.match(word) is not None for word in words] + [False])[host["name"]]
+    is_comm = host.where("name", is_host_collective)
+    excluded = host.where("name", lambda word: is_of_collective(word) or _NOT_COMPUTE.match(word) is not None)
     comm = known & is_comm
     compute = known & ~excluded & (host["annotation"] == 0) & ~np.isin(host["thread"], host["thread"][comm])
     if comm.any():
@@ -206,7 +209,7 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
         note("cpu_collectives", f"{backend}: collectives on the CPU, with the time queued inside them", backend=backend)
     rows = np.flatnonzero(comm | compute)
     table = host.take(rows).with_columns(role=np.where(comm[rows], COMMUNICATION, COMPUTE))
-    kinds = [names.collective_kind(w) if c else None for w, c in zip(table.texts("name"), comm[rows], strict=True)]
+    kinds = [collective_kind(w) if c else None for w, c in zip(table.texts("name"), comm[rows], strict=True)]
     codes, kind_words = encode(kinds)
     blank = np.full(len(table), UNKNOWN, np.int64)
     fields = {"activity": blank * 0, "device": blank * 0 - 1, "stream": table["thread"].astype(np.int64)}
@@ -251,9 +254,7 @@ def _payload(table: Table) -> Column:
     """Return the payload (bytes) from element count and type; if those are unknown, the size that the reader gave."""
     rows = zip(table.texts("kind"), table.texts("dtype"), table["in_nelems"], table["out_nelems"], strict=True)
     sizes = [
-        names.payload_bytes(
-            kind or "unknown", dtype, None if i == UNKNOWN else int(i), None if o == UNKNOWN else int(o)
-        )
+        payload_bytes(kind or UNKNOWN_KIND, dtype, None if i == UNKNOWN else int(i), None if o == UNKNOWN else int(o))
         for kind, dtype, i, o in rows
     ]
     return np.array([own if size is None else size for size, own in zip(sizes, table["bytes"], strict=True)], np.int64)

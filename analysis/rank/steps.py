@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import is_launch
+from rankscope.analysis.core.record_kinds import is_launch
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of

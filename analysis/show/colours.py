@@ -1,4 +1,4 @@
-"""One colour for each part of a step, the same in every figure and page. They suit the colour-blind."""
+"""One colour for each part of a step, the same in every figure and page. They suit colour-blind readers."""
 
 # Okabe and Ito's palette.
 COLOURS = {
@@ -8,7 +8,7 @@ COLOURS = {
     "copy": "#CC79A7",
     "data_stall": "#009E73",
     "host_gap": "#999999",
-    "communication": "#8C3D00",  # of which wait and transfer cannot be told apart
+    "communication": "#8C3D00",  # wait and transfer cannot be told apart
     "hidden_transfer": "#EFB891",
     "hidden_wait": "#F7DCA8",
     "compute_inflation": "#0072B2",

@@ -1,12 +1,12 @@
-"""`report.html` of a point: one file that opens offline. `summary.json`, the analysis and its timeline in, text out."""
+"""`report.html` of a recording: one file that opens offline. Input: `summary.json` and the `Analysis`. Output: text."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rankscope.analysis.core import group_by
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.measure.step_metrics import STEP_METRICS
@@ -22,17 +22,15 @@ from rankscope.analysis.show.words import PROFILERS, device_words, memory_words,
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 
-_TOP = 15  # kernels and operators that are listed
-_ROWS = 64  # ranks that get a row in bars and heat map; of more, the latest and the slowest
+_TOP = 15  # rows in the lists of kernels, operators and modules
+_ROWS = 64  # ranks in the bars and the heat map; with more ranks, the late one and the slowest
 _LIGHT, _DARK = np.array([255, 255, 255]), np.array([176, 0, 32])
-
-Json = dict[str, Any]
 
 
 def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str, Table] | None = None) -> str:
-    """Return the report of one recording; a run folder adds how to repeat it, its settings and versions.
+    """Return the report of one recording. A run folder adds the command that repeats it, settings and versions.
 
-    `found` are the tables that stand beside the summary, where they were made already.
+    `found` are the tables written next to the summary; None: make them here.
     """
     run_dir = analysis.run_dir
     timeline = build(analysis, name)
@@ -74,7 +72,7 @@ def _overheads(summary: Json) -> list[tuple[str, float]]:
 
 
 def _worth_a_row(summary: Json) -> list[Json]:
-    """Return the ranks that are shown one by one: all of some, of many those with the longest steps."""
+    """Return the ranks that get their own row: all, or if there are many, those with the longest steps."""
     rows: list[Json] = summary["per_rank"]
     if len(rows) <= _ROWS:
         return rows
@@ -85,7 +83,7 @@ def _worth_a_row(summary: Json) -> list[Json]:
 
 
 def _bar(row: Json) -> Json:
-    """Return a stacked bar: the known parts; what communication cannot be split stands as one."""
+    """Return a stacked bar of the known parts, with communication that cannot be split as one piece."""
     parts = [(part, value) for part in PARTS if (value := row["breakdown_ms"][part]) is not None]
     known = sum(value for _, value in parts)
     rest = max(0.0, (row["step_ms"] or 0) - known)
@@ -96,7 +94,7 @@ def _bar(row: Json) -> Json:
 
 
 def _heat(analysis: Analysis, ranks: Sequence[int]) -> Json:
-    """Return lateness of each rank in each step, with a colour from white to red; text stays readable on it."""
+    """Return the lateness of each rank in each step, with a colour from white to red and a readable text colour."""
     late = analysis.late_table
     keys = zip(late["step"].tolist(), late["rank"].tolist(), strict=True)
     found = dict(zip(keys, late["lateness_ns"].tolist(), strict=True))
@@ -115,7 +113,7 @@ def _heat(analysis: Analysis, ranks: Sequence[int]) -> Json:
 
 
 def _ink(face: Column) -> str:
-    """Return the colour of letters that stands out more: white or black always has a contrast of 4.5 : 1 (WCAG)."""
+    """Return white or black, whichever has more contrast: always at least the 4.5 : 1 that WCAG asks for."""
     share = face / 255
     linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
     behind = float(linear @ [0.2126, 0.7152, 0.0722]) + 0.05
@@ -123,7 +121,7 @@ def _ink(face: Column) -> str:
 
 
 def _against(row: Json) -> Json:
-    """Return a row of collectives with the bus bandwidth that the node reached for that size, if it was measured."""
+    """Add the bus bandwidth that the node reached at this size, if it was measured."""
     share = row["of_ceiling"]
     return row | {"ceiling_GBs": row["busbw_GBs"] / share if share and row["busbw_GBs"] is not None else None}
 
@@ -131,7 +129,7 @@ def _against(row: Json) -> Json:
 def longest(table: Table, column: str, steps: int, most: int = _TOP) -> list[Json]:
     """Return the names with the largest sum of a column of ns over the ranks in `table` (rank, name, calls, ...).
 
-    Per row: name, calls and ms a step and rank, the ms of the rank where it takes longest, and that rank; of kernels
+    Per row: name, calls and ms per step and rank, the ms on the rank where it takes longest, and that rank; for kernels
     also the SM efficiency.
     """
     known = table.take((table[column] != UNKNOWN) & (table["name"] >= 0))
@@ -157,7 +155,7 @@ def _mean(shares: Column, weights: Column) -> float | None:
 
 
 def _lists(analysis: Analysis, found: Mapping[str, Table]) -> list[Json]:
-    """Return the lists of what takes longest: kernels, operators, modules; those that are empty are left out."""
+    """Return the lists of the longest kernels, operators and modules, without empty lists."""
     steps = len(analysis.steps_analysed)
     device = analysis.ranks[0].mode == "device"
     own, whole = ("self_device_ns", "device_ns") if device else ("self_cpu_ns", "cpu_ns")
@@ -165,7 +163,7 @@ def _lists(analysis: Analysis, found: Mapping[str, Table]) -> list[Json]:
     wanted = (
         ("kernels_by_name", "total_ns", "Longest kernels", "kernel", "sums of durations"),
         ("operators", own, "Longest operators", "operator", f"own time on the {where}"),
-        ("modules", whole, "Longest modules", "module", f"time on the {where}, with what is nested in it"),
+        ("modules", whole, "Longest modules", "module", f"time on the {where}, including nested modules"),
     )
     lists = []
     for name, column, title, what, note in wanted:
@@ -177,7 +175,7 @@ def _lists(analysis: Analysis, found: Mapping[str, Table]) -> list[Json]:
 
 
 def _by_level(warnings: Sequence[Json]) -> list[tuple[str, list[str]]]:
-    """Return what is missing, what was repaired or doubtful, and what else is worth knowing."""
+    """Group warnings: what is missing, what was repaired or is doubtful, and what else is worth knowing."""
     titles = {"error": "Missing", "partial": "Missing", "warning": "Repaired or doubtful", "info": "Also worth knowing"}
     found: dict[str, list[str]] = {}
     for level in titles:
@@ -195,7 +193,7 @@ def _text(path: Path) -> str | None:
 
 
 def _environment(run_dir: RunDir) -> list[tuple[str, str]]:
-    """Return the machine and the versions, as far as the run noted them."""
+    """Return the machine and the versions, as far as the run recorded them."""
     try:
         found = read_json(run_dir.environment)
         torch = found.get("torch") or {}

@@ -1,19 +1,17 @@
-"""`report.md`: the summary as a page that can be pasted into an issue. `summary.json` in, text out."""
+"""`report.md`: the summary as text that can be pasted into an issue. Input: `summary.json`. Output: Markdown."""
 
 import shlex
-from typing import Any
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.words import device_words, slow_words, verdict_sentence, warning_lines
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 
-Json = dict[str, Any]
-
 
 def report(summary: Json, run_dir: RunDir | None) -> str:
-    """Return the report as Markdown; `run_dir` adds how to run it again."""
+    """Return the report; `run_dir` adds the command that repeats the run."""
     return pages.render(
         "report.md.jinja",
         unknown="?",
@@ -30,7 +28,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
 
 
 def command(run_dir: RunDir) -> str | None:
-    """Return the command that repeats a run, None where its record is missing."""
+    """Return the command that repeats a run; None if its record is missing."""
     try:
         overrides = read_json(run_dir.record)["overrides"]
         return shlex.join(["rankscope", "run", *(item for item in overrides if not item.startswith("run_dir="))])

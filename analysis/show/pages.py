@@ -1,4 +1,4 @@
-"""Templates of reports and pages: one base, one set of filters. HTML escapes every name that comes from a file."""
+"""The templates of reports and pages, with their filters. HTML templates escape every name from a file."""
 
 from importlib.resources import files
 from typing import Any
@@ -9,12 +9,11 @@ from rankscope.analysis.show.words import advice_of, byte_size, slowdown
 
 
 def text_of(name: str) -> str:
-    """Return a file of the package's templates."""
     return files("rankscope.analysis.show").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
 def environment(template: str, unknown: str = "-") -> jinja2.Environment:
-    """Return the environment for a template; `unknown` stands for a number that is None."""
+    """Return the environment for a template; `unknown` is the text for a number that is None."""
     found = jinja2.Environment(
         autoescape=template.endswith(".html.jinja"),
         undefined=jinja2.StrictUndefined,
@@ -45,5 +44,4 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
 
 
 def render(template: str, unknown: str = "-", **values: Any) -> str:
-    """Return a template filled in."""
     return environment(template, unknown).get_template(template).render(**values)

@@ -1,4 +1,4 @@
-"""`summary.json`, the contract for scripts and CI: an `Analysis` in, plain JSON values out."""
+"""`summary.json`, the contract for scripts and CI. Input: an `Analysis`. Output: plain JSON values."""
 
 import re
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ import numpy as np
 
 from rankscope.analysis.align.match import group_members, group_name
 from rankscope.analysis.core import group_by
+from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.core.units import known_of, mean_of, median_of, ms, us
@@ -32,8 +34,6 @@ from rankscope.analysis.show.summary_schema import (
 from rankscope.conf.contract import bus_factor
 
 _REPORT = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
-
-Json = dict[str, Any]
 
 
 def summarise(analysis: Analysis) -> Json:
@@ -71,7 +71,7 @@ def summary_of(analysis: Analysis) -> Summary:
 
 
 def error_summary(message: str, notices: Sequence[Notice]) -> Json:
-    """Return what is written when there are no numbers."""
+    """Return `summary.json` for an analysis that failed."""
     listed = [notice.as_dict() for notice in notices] or [{"kind": "error", "level": "error", "message": message}]
     found: Json = msgspec.to_builtins(
         ErrorSummary(source=_source_of(notices), warnings=listed, versions=_versions()), str_keys=True
@@ -84,7 +84,7 @@ def _versions() -> dict[str, str]:
 
 
 def _source_of(notices: Sequence[Notice]) -> str:
-    """Return who wrote the files that gave no numbers, by their names."""
+    """Return which profiler wrote the files that gave no numbers, judged by their names."""
     return "nsys" if any(_REPORT.search(notice.file or "") for notice in notices) else "kineto"
 
 
@@ -136,14 +136,14 @@ def _per_rank(analysis: Analysis) -> list[Any]:
 
 
 def _hosts(analysis: Analysis) -> list[Json]:
-    """Return a row per host of several; none if the ranks do not say where they ran."""
+    """Return a row per host if there are several; none if the ranks do not say where they ran."""
     bound, limits = analysis.alignment.bound_ns or 0, analysis.options.limits
     judged = analysis.steps_judged if analysis.verdict.verdict != "undetermined" else []
     return hosts.rows(analysis.ranks, analysis.calls, analysis.analysed_steps, judged, bound, limits)
 
 
 def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
-    """Group the calls by process group, kind and size: the largest total first."""
+    """Group the calls by process group, kind and size; the largest total first."""
     calls, by_host = analysis.calls, hosts.hosts_of(analysis.ranks)
     keys = np.stack([calls["group_id"], calls["kind"], calls["bytes"]], axis=1).astype(np.int64)
     found, index = np.unique(keys, axis=0, return_inverse=True)
@@ -151,7 +151,7 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
     rows = []
     for number, (group, kind, size) in enumerate(found.tolist()):
         own = calls.take(places[number])
-        name = calls.words["kind"][kind] if kind >= 0 else "unknown"
+        name = calls.words["kind"][kind] if kind >= 0 else UNKNOWN_KIND
         matched = own.take(own["matched"])
         clockfree = known_of(matched["transfer_clockfree_ns"])
         ranks = int(own["group_size"].max()) if (own["group_size"] > 0).any() else int(own["members"].max())
@@ -179,7 +179,7 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
 
 
 def _of_ceiling(analysis: Analysis, kind: str, size: int, transfer_ns: float | None) -> float | None:
-    """Return how fast a collective is against what its node can do at its size; None where that is not known."""
+    """Return the speed of a collective relative to the node's best at this size; None if unknown."""
     known = analysis.ceilings is not None and size != UNKNOWN and transfer_ns
     best = analysis.ceilings.time_us(kind, size) if known and analysis.ceilings else None
     return round(best * 1000 / transfer_ns, 4) if best and transfer_ns else None

@@ -90,7 +90,7 @@ class TracedVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StragglerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Which rank is late, how often, by how much, how surely and why; `traced` says what the trace alone says.
+    """Which rank is late, how often, by how much, how surely and why; `traced` is the verdict of the trace alone.
 
     `window` is where this comes from: `timed` or `plain` steps without a profiler, or the `trace` if there are none.
     """
@@ -150,13 +150,12 @@ class ErrorSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of `summary.json`."""
     kinds, parts = msgspec.json.schema_components([Summary, ErrorSummary], ref_template="#/$defs/{name}")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "anyOf": list(kinds), "$defs": parts}
 
 
 def schema_text() -> str:
-    """Return docs/summary.schema.json."""
+    """Return the content of docs/summary.schema.json."""
     return json.dumps(json_schema(), indent=1) + "\n"
 
 

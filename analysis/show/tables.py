@@ -1,4 +1,4 @@
-"""The tables that are written beside the summary, those by operator and kernel among them: an `Analysis` in."""
+"""The tables that are written next to the summary, by call, step, operator, kernel and module."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from rankscope.analysis.tables import buckets, calls_and_steps, operators
 
 
 def tables(analysis: Analysis) -> dict[str, Table]:
-    """Return the tables that are written beside the summary."""
+    """Return the tables by file name (docs/tables.md)."""
     detailed = with_operators(analysis)
     found = {
         "collectives": calls_and_steps.collectives(analysis),
@@ -27,7 +27,7 @@ def tables(analysis: Analysis) -> dict[str, Table]:
 
 
 def memory_of_window(analysis: Analysis) -> Table | None:
-    """Return the memory's timeline; None where the run was not to record it."""
+    """Return the timeline of memory; None if the run did not record it (`profile.profile_memory`)."""
     from rankscope.analysis.tables.memory_timeline import memory_timeline
 
     config = None if analysis.run_dir is None else config_of(analysis.run_dir)
@@ -35,18 +35,18 @@ def memory_of_window(analysis: Analysis) -> Table | None:
 
 
 def with_operators(analysis: Analysis) -> Analysis:
-    """Return what has operators and ranges: of a run whose light pass was analysed, the analysis of its torch pass."""
+    """Return an analysis with operators and ranges: if the light pass was analysed, that of the torch pass."""
     if analysis.pass_name != "light" or analysis.run_dir is None:
         return analysis
     try:
         found = load(analysis.run_dir.for_pass("torch").path, options=analysis.options)
     except AnalysisError:
-        return analysis  # the tables are empty then, as of a trace without operators
+        return analysis  # without operators the tables are empty
     return msgspec.structs.replace(found, run_dir=analysis.run_dir)
 
 
 def roofline_of(analysis: Analysis) -> Table | None:
-    """Return the roofline's rows of the first rank; None where no shapes and FLOPs were recorded."""
+    """Return the roofline of the first rank; None if shapes and FLOPs were not recorded."""
     from rankscope.analysis.tables.roofline import roofline
 
     config = None if analysis.run_dir is None else config_of(analysis.run_dir)

@@ -1,12 +1,11 @@
-"""The summary as a person reads it in a terminal: `summary.json` in, rich renderables out. Fits 80 columns."""
-
-from typing import Any
+"""Prints the summary in a terminal of 80 columns or more. Input: `summary.json`. Output: rich renderables."""
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.show.words import (
     PROFILERS,
     advice_of,
@@ -19,8 +18,6 @@ from rankscope.analysis.show.words import (
     verdict_sentence,
     warning_lines,
 )
-
-Json = dict[str, Any]
 
 _PARTS = (
     ("compute", "compute"),
@@ -36,7 +33,7 @@ _SHOWN_COLLECTIVES = 6
 
 
 def show(summary: Json, console: Console) -> None:
-    """Print the summary; of a run that was not traced, the throughput and why there is no more."""
+    """Print the summary; for a run without traces only the verdict, throughput, findings and warnings."""
     untraced = summary["source"] is None
     parts = [_headline(summary), _findings(summary), _warnings(summary)] if untraced else _parts(summary)
     console.print(Group(*[part for part in parts if part is not None]))
@@ -56,7 +53,7 @@ def _parts(summary: Json) -> list[RenderableType | None]:
 
 
 def _hosts(summary: Json) -> RenderableType | None:
-    """Return a row for each host, the late ones first."""
+    """Return a table with one row per host, the latest host first."""
     found = sorted(summary.get("hosts") or [], key=lambda row: -row["lateness_ms"])
     if not found:
         return None
@@ -69,7 +66,7 @@ def _hosts(summary: Json) -> RenderableType | None:
         steps = f"{row['steps_late']} of {row['steps_judged']}"
         table.add_row(row["host"], str(len(row["ranks"])), *times, late, steps, style="bold" if row["late"] else "")
     more = len(found) - _SHOWN_RANKS
-    return Group(table, Text(f"and {more} hosts more", "dim")) if more > 0 else table
+    return Group(table, Text(f"and {more} more hosts", "dim")) if more > 0 else table
 
 
 def _headline(summary: Json) -> RenderableType:
@@ -111,7 +108,7 @@ def _breakdown(summary: Json) -> RenderableType | None:
         table.add_row(str(row["rank"]), _number(row["step_ms"]), *parts, overlap)
     if len(rows) > _SHOWN_RANKS:
         table.caption = f"{len(rows) - _SHOWN_RANKS} more in summary.json"
-    note = Text("transfer and wait: the exposed parts of communication; '?': not known, see below", "dim")
+    note = Text("transfer and wait: the exposed parts of communication; '?': unknown, see below", "dim")
     return Group(Text(), table, note)
 
 
@@ -130,7 +127,7 @@ def _collectives(summary: Json) -> RenderableType | None:
     rows = summary["collectives"]
     if not rows:
         return None
-    table = Table(title="Collectives (median ms a call)", title_justify="left", box=None)
+    table = Table(title="Collectives (median ms per call)", title_justify="left", box=None)
     for title in ("kind", "group", "size", "calls", "transfer", "wait", "busbw GB/s", "unmatched"):
         table.add_column(title, justify="left" if title in ("kind", "group") else "right")
     for row in rows[:_SHOWN_COLLECTIVES]:
@@ -148,7 +145,7 @@ def _agreement(summary: Json) -> RenderableType | None:
     found = summary["agreement"]
     if found is None:
         return None
-    table = Table(title="Two witnesses, ms a step", title_justify="left", box=None)
+    table = Table(title="Two profilers compared, ms per step", title_justify="left", box=None)
     for title in ("", *_WITNESSES.values(), "difference"):
         table.add_column(title, justify="right" if title else "left")
     for row in found["quantities"]:
@@ -170,7 +167,7 @@ def _findings(summary: Json) -> RenderableType | None:
         ranks = ", ".join(map(str, finding["ranks"][:8])) + (" ..." if len(finding["ranks"]) > 8 else "")
         text = Text("  ")
         text.append(finding["id"], colour)
-        bring = "" if gain is None else f": up to {gain:.2f} ms a step" if gain >= 0.005 else ": nothing"
+        bring = "" if gain is None else f": up to {gain:.2f} ms per step" if gain >= 0.005 else ": nothing"
         text.append(f" (rank {ranks}){bring}")
         lines.append(Group(text, Padding(advice_of(finding), (0, 0, 0, 4))))
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None
@@ -182,13 +179,13 @@ def _quality(summary: Json) -> RenderableType | None:
         return None
     way = {
         "shared_clock": "The ranks share a clock",
-        "collective_ends": "One clock by the ends of collectives",
-        "probes": "One clock by the recorded clock probes",
+        "collective_ends": "Clocks aligned by the ends of collectives",
+        "probes": "Clocks aligned by the recorded clock probes",
     }
     bound = clock["error_bound_us"]
     text = f"\n{way[clock['method']]}; error at most {max(bound, 1):.0f} us"
     if clock["causality_violations"]:
-        text += f"; {clock['causality_violations']} collectives break causality on it"
+        text += f"; {clock['causality_violations']} collectives break causality"
     return Text(text, "dim")
 
 

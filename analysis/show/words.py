@@ -1,8 +1,6 @@
-"""Sentences that the terminal, Markdown, HTML and TensorBoard share: parts of `summary.json` in, text out."""
+"""Sentences shared by the terminal, Markdown, HTML and exports. Input: parts of `summary.json`. Output: text."""
 
-from typing import Any
-
-Json = dict[str, Any]
+from rankscope.analysis.core.json import Json
 
 _CAUSE = {
     "compute": "it computes longer",
@@ -10,7 +8,7 @@ _CAUSE = {
     "host": "its host launches later",
     "copy": "its copies take longer",
     "earlier_comm": "collectives of another group hold it up",
-    "mixed": "for several reasons",
+    "mixed": "it has several causes",
 }
 PROFILERS = {
     "timed": "NCCL's timing of collectives",
@@ -21,14 +19,14 @@ PROFILERS = {
 
 
 def verdict_sentence(summary: Json) -> str:
-    """Return the verdict in one sentence or two: who is late, by how much and why, and whether the trace agrees."""
+    """Return the verdict in one or two sentences: which rank is late, by how much and why, and if the trace agrees."""
     found, traced = summary["stragglers"], summary["stragglers"]["traced"]
     said = _verdict(summary)
     if found["window"] == "trace" or traced["rank"] == found["rank"]:
         return said
     if traced["rank"] is None:
         return f"{said} The traced steps do not show it."
-    return f"{said} Under the profiler rank {traced['rank']} seems late: profiling slows hosts unevenly."
+    return f"{said} Under the profiler rank {traced['rank']} seems late: profilers slow hosts unevenly."
 
 
 def _verdict(summary: Json) -> str:
@@ -39,11 +37,11 @@ def _verdict(summary: Json) -> str:
     where = _where(summary)
     if found["verdict"] == "none":
         if summary["world_size"] < 2:
-            return "One rank: nothing to wait for."
+            return "Only one rank, so nothing to wait for."
         return f"No rank is late{f' in {of} steps{where}' if where else ''}."
     if found["verdict"] == "rotating":
         return f"Ranks take turns at being late ({late} of {of} steps{where}), by {found['lateness_ms']:.2f} ms."
-    because = _CAUSE.get(found["cause"], "the cause cannot be told")
+    because = _CAUSE.get(found["cause"], "the cause is unknown")
     if found["part"]:
         because += f" ({found['part']})"
     host = next((row["host"] for row in slow_hosts(summary) if rank in row["ranks"]), None)
@@ -55,14 +53,14 @@ def _verdict(summary: Json) -> str:
 
 
 def _where(summary: Json) -> str:
-    """Say in which steps the verdict was seen, if that is not the only kind of steps there is."""
+    """Say which steps the verdict is from, if the recording has more than one kind of steps."""
     if summary["stragglers"]["window"] != "trace":
         return " without a profiler"
     return " under the profiler only" if summary["throughput"] else ""
 
 
 def slow_words(summary: Json) -> str:
-    """Say which steps take far longer than the usual one, where, and what that costs; nothing if that is little."""
+    """Say which steps are far longer than usual, where the time goes, and what it costs; empty if that is little."""
     slow = summary["slow_steps"]
     if slow is None or not any(item["id"] == "slow_steps" for item in summary["findings"]):
         return ""
@@ -76,19 +74,19 @@ def slow_words(summary: Json) -> str:
 
 
 def slow_hosts(summary: Json) -> list[Json]:
-    """Return the hosts whose every rank is late; a host of one rank is a late rank."""
+    """Return the late hosts with several ranks; a late host with one rank is just a late rank."""
     return [row for row in summary.get("hosts") or [] if row["late"] and len(row["ranks"]) > 1]
 
 
 def device_words(rows: list[Json]) -> str:
-    """Say how busy the devices were, and how many of their SMs had work; nothing where that is not known."""
+    """Say how busy the devices and their SMs were; empty if that is unknown."""
     busy, used = (_percent([row[name] for row in rows]) for name in ("gpu_busy_ratio", "sm_efficiency"))
     more = f", its SMs {used} (estimated from launches)" if used else ""
-    return f"Device busy {busy} of a step{more}" if busy else ""
+    return f"Device busy {busy} of the step{more}" if busy else ""
 
 
 def _percent(values: list[float | None]) -> str:
-    """Return what known shares span ("98 %", "63 to 93 %"); nothing where one is unknown."""
+    """Return the range of shares ("98 %", "63 to 93 %"); empty if one of them is unknown."""
     known = [value for value in values if value is not None]
     if not known or len(known) < len(values):
         return ""
@@ -97,7 +95,7 @@ def _percent(values: list[float | None]) -> str:
 
 
 def memory_words(rows: list[Json]) -> str:
-    """Say how much memory the rank with the highest peak used; nothing where none was recorded."""
+    """Say how much memory the rank with the highest peak used; empty if that was not recorded."""
     if not rows:
         return ""
     most = max(rows, key=lambda row: row["peak_bytes"])
@@ -106,20 +104,22 @@ def memory_words(rows: list[Json]) -> str:
 
 
 def rate_words(rate: Json) -> str:
-    """Say how fast the plain pass was: samples, steps with their spread, percentiles of an answer, MFU."""
+    """Say how fast the plain pass was: samples, steps and their spread, percentiles of latency, MFU."""
     latency = {name.removesuffix("_ms"): value for name, value in (rate.get("latency") or {}).items()}
     known = ", ".join(f"{name} {value:.2f}" for name, value in latency.items() if value is not None)
     answer = f", latency {known} ms" if known else ""
     mfu = "" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}"
     samples = "" if rate["samples_per_s"] is None else f"{rate['samples_per_s']:.1f} samples/s at "
     high = "" if rate["step_ms_p95"] is None else f", p95 {rate['step_ms_p95']:.2f}"
-    steps = f"{rate['step_ms_mean']:.2f} ms a step (median {rate['step_ms_p50']:.2f}{high}; plain pass)"
+    steps = f"{rate['step_ms_mean']:.2f} ms per step (median {rate['step_ms_p50']:.2f}{high}; plain pass)"
     return f"Throughput {samples}{steps}{answer}{mfu}"
 
 
 def slowdown(profiler: str, ratio: float) -> str:
-    """Say what a profiler costs. A step that seems shorter under it is noise."""
-    return f"{profiler} makes a step {ratio:.2f} times as long" if ratio > 1 else f"{profiler} adds no measurable time"
+    """Say what a profiler costs. A ratio below 1 is noise."""
+    return (
+        f"{profiler} makes the step {ratio:.2f} times as long" if ratio > 1 else f"{profiler} adds no measurable time"
+    )
 
 
 def advice_of(finding: Json) -> str:

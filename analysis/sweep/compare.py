@@ -16,7 +16,6 @@ from rankscope.analysis.sweep.job_names import flattened
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.scaling import PARTS, ratio_interval
 
-Json = dict[str, Any]
 _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?\d+(?:\.\d+)?)\s*(%?)\s*")
 
 

@@ -7,18 +7,16 @@ import base64
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.show import pages
 from rankscope.analysis.sweep import latency
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.scaling import Measured, advice, efficiencies, interval, waterfalls
 from rankscope.conf.files import replacing, write_json, write_text
-
-Json = dict[str, Any]
 
 CAPTIONS = {
     "efficiency": "Scaling efficiency over ranks, with 95 % intervals and the ideal line",

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE, COPY
+from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import mean_by_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.measure.recording import Recording

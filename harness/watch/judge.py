@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rankscope.conf.chance import binomial_tail
 from rankscope.harness.watch.exact_tests import Values, fisher, u_statistic, u_threshold
 
 PARTS = ("step", "data", "copy", "forward", "backward", "optimizer")
@@ -68,7 +69,7 @@ class LateRank:
 
     The lateness of a rank in a step is the sum of its own parts minus the median of the other ranks' parts. `alpha` is
     the probability of a false alarm in one judgement, if steps are exchangeable. A rank that was late from the start is
-    named after `REFERENCE` steps.
+    named after `REFERENCE` steps, if equal ranks would hardly ever be late that often.
     """
 
     def __init__(self, ranks: int, alpha: float, late: float = LATE) -> None:
@@ -112,8 +113,13 @@ class LateRank:
         if rank == self.named or 2 * counts[rank] <= JUDGED:
             return found
         earlier = sum(late == rank for _, late, _ in before)
+        anybody = sum(late >= 0 for _, late, _ in steps)
         changed = fisher(counts[rank], JUDGED, earlier, len(before)) <= self._alpha
-        all_along = len(before) == REFERENCE and 2 * (earlier + counts[rank]) > REFERENCE + JUDGED
+        # Of equal ranks each is the late one in 1 / ranks of the steps in which one is late.
+        chance = binomial_tail(earlier + counts[rank], anybody, 1 / self._ranks)
+        all_along = (
+            len(before) == REFERENCE and 2 * (earlier + counts[rank]) > REFERENCE + JUDGED and chance <= self._alpha
+        )
         if changed or all_along:
             self.named = rank
             found.append(self._event(now, rank, steps if all_along and not changed else recent))

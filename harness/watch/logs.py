@@ -4,16 +4,14 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rankscope.conf.contract import RANGE_COLUMNS, StepRow
-from rankscope.conf.monitor_dir import MonitorRankDir
 from rankscope.harness.watch.log_limit import LogLimit
 from rankscope.harness.watch.options import Options
-from rankscope.harness.watch.sinks import Lines, Sink, StepFiles
+from rankscope.harness.watch.sinks.sink import Sink
 
 log = logging.getLogger("rankscope.monitor")
 
@@ -21,9 +19,7 @@ log = logging.getLogger("rankscope.monitor")
 class StepLog:
     """Writes the steps of one rank, and every few steps the statistics of the last ones."""
 
-    def __init__(self, folder: MonitorRankDir, options: Options, sinks: Sequence[Sink]) -> None:
-        self._steps = StepFiles(folder, options.part_steps)
-        self._statistics = Lines(folder.stats)
+    def __init__(self, options: Options, sinks: Sequence[Sink]) -> None:
         self._sinks = sinks
         self._every = options.every
         self._recent: deque[dict[str, Any]] = deque(maxlen=options.window)
@@ -36,34 +32,29 @@ class StepLog:
     def write(self, rows: Sequence[StepRow], traced: Callable[[int], bool]) -> None:
         """Write complete steps; `traced` tells whether torch.profiler recorded a step."""
         lines = [line_of(row, self._samples.pop(row["step"], None), traced(row["step"])) for row in rows]
-        self._steps.write(lines)
+        for sink in self._sinks:
+            sink.steps(lines)
         self._recent.extend(lines)
         if any(line["step"] % self._every == self._every - 1 for line in lines):
             found = {"step": self._recent[-1]["step"], "time": time.time(), **statistics(self._recent)}
-            self._statistics.write(found)
             for sink in self._sinks:
                 sink.stats(found)
 
-    def close(self) -> None:
-        self._steps.close()
-        self._statistics.close()
-
 
 class EventLog:
-    """Writes events to the sinks, and on rank 0, which has a `path`, to events.jsonl and to the log."""
+    """Writes events to the sinks, and on the rank that `logs` (one of all) to the log."""
 
-    def __init__(self, path: Path | None, sinks: Sequence[Sink]) -> None:
-        self._file = None if path is None else Lines(path)
+    def __init__(self, sinks: Sequence[Sink], *, logs: bool) -> None:
+        self._logs = logs
         self._sinks = sinks
         self._limit = LogLimit()
 
     def write(self, event: dict[str, Any], text: str) -> None:
-        if self._file is not None:
-            self._file.write(event | {"time": time.time()})
-            for line in self._limit.lines(event["step"], text):
-                log.warning("rankscope: %s", line)
         for sink in self._sinks:
             sink.event(event, text)
+        if self._logs:
+            for line in self._limit.lines(event["step"], text):
+                log.warning("rankscope: %s", line)
 
 
 def step_ns(row: StepRow) -> int:

@@ -24,7 +24,7 @@ from rankscope.harness.watch.exchange import Exchange
 from rankscope.harness.watch.judge import PARTS, Event, LateRank, Speed
 from rankscope.harness.watch.logs import EventLog, StepLog, step_ns
 from rankscope.harness.watch.options import Options
-from rankscope.harness.watch.sinks import open_sinks
+from rankscope.harness.watch.sinks.formats import open_sinks
 from rankscope.harness.watch.trace_window import Windows
 
 log = logging.getLogger("rankscope.monitor")
@@ -46,12 +46,9 @@ class Session:
         self._context = context
         self._info = describe(context)
         self.folder = _claim(options, context, self._info)
-        rank_dir = self.folder.rank(context.rank)
-        port = None if options.prometheus_port is None else options.prometheus_port + context.local_rank
-        sinks = open_sinks(self.folder.tensorboard if options.tensorboard else None, port, context.rank)
-        self._steps = StepLog(rank_dir, options, sinks)
-        self._events = EventLog(self.folder.events if context.rank == 0 else None, sinks)
-        self._sinks = sinks
+        self._sinks = open_sinks(options, self.folder, context)
+        self._steps = StepLog(options, self._sinks)
+        self._events = EventLog(self._sinks, logs=context.rank == 0)
         self._windows = Windows(options.trace_steps, options.max_windows)
         ranks = 1 if context.control is None else context.world_size
         self._late = LateRank(ranks, options.alpha, options.least_change)
@@ -90,7 +87,6 @@ class Session:
         self._take(timer.take())
         for first, block in self._exchange.drain(_DRAIN_S):
             self._judge(first, block)
-        self._steps.close()
         for sink in self._sinks:
             sink.close()
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rankscope.analysis import Analysis, AnalysisError, Options, load, summarise
-from rankscope.analysis.core.kinds import COMMUNICATION, COMPUTE
+from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE
 from rankscope.analysis.show.summary import error_summary
 
 CASES = sorted((Path(__file__).parents[1] / "data" / "cases").glob("*-*"))

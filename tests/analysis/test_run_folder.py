@@ -59,7 +59,7 @@ def test_the_unprofiled_steps_decide_who_is_late() -> None:
     assert (late["window"], late["verdict"], late["rank"]) == ("plain", "rotating", None)
     assert late["traced"]["rank"] is not None and late["traced"]["cause"] == "host"
     assert not [item for item in summary["findings"] if item["id"].startswith("straggler")]
-    assert "profiling slows hosts unevenly" in report(summary, None)
+    assert "profilers slow hosts unevenly" in report(summary, None)
 
 
 def test_a_rank_without_trace_makes_it_partial(tmp_path: Path) -> None:

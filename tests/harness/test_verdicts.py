@@ -98,6 +98,18 @@ def test_no_more_false_late_ranks_than_stated() -> None:
     assert 0 < alarms <= alpha * judgements
 
 
+@pytest.mark.parametrize("noise", [0.3, 0.5, 1.0])
+def test_two_equal_ranks_with_noisy_steps_are_never_named(noise: float) -> None:
+    """Either rank is late in about half of the steps, which is no evidence: no event in 12,000 judgements."""
+    found = []
+    for seed in range(2):
+        judge = LateRank(2, 1e-6)
+        parts = steps(30_000, 2, seed, noise)
+        for first in range(0, len(parts), EVERY):
+            found += judge.add(first, parts[first : first + EVERY])
+    assert [event for event in found if event.event == "late_rank"] == []
+
+
 def test_no_more_false_changes_of_speed_than_stated() -> None:
     alpha, judgements, alarms = 0.02, 0, 0
     for seed in range(30):

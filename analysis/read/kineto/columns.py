@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankscope.analysis.core import sm_share
-from rankscope.analysis.core.kinds import ANNOTATION, DEVICE, part_of
+from rankscope.analysis.core.record_kinds import ANNOTATION, DEVICE, part_of
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.read.decode import Codes, integers, nanoseconds
 from rankscope.analysis.read.kineto.event_schema import Args, Event

@@ -1,7 +1,8 @@
-"""Sizes of gloo's collectives, which only the shapes of a trace tell: a trace and its file in, the trace filled in out.
+"""Adds the sizes of gloo's collectives to a trace. Input: a trace and its file. Output: the trace with sizes.
 
-Gloo writes no metadata of its collectives. With `record_shapes` its record has the dimensions and the type of its first
-tensor list. No reader keeps shapes, because every operator has some, so the file is read again for these few records.
+Gloo writes no metadata about its collectives. With `record_shapes`, its records have the dimensions and the type of the
+first tensor list. The reader does not keep shapes, because every operator has some. So this module reads the file again
+for these few records.
 """
 
 import re
@@ -13,17 +14,13 @@ import msgspec
 import numpy as np
 from isal import igzip
 
+from rankscope.analysis.core.collective_kinds import GLOO, scalar_type
 from rankscope.analysis.core.table import UNKNOWN, Table, encode
 from rankscope.analysis.read.decode import nanoseconds
 from rankscope.analysis.read.kineto.reader import base_time
 from rankscope.analysis.read.rank_trace import RankTrace
 
-_RECORD = re.compile(rb'\{[^{}]*"name":\s*"gloo:[^"]*"[^{}]*"args":\s*\{[^{}]*\}[^{}]*\}')
-# C++ names of element types, as the profiler writes them, and the names that its collectives' metadata use.
-_TYPES = {
-    "float": "Float", "double": "Double", "c10::Half": "Half", "c10::BFloat16": "BFloat16", "long int": "Long",
-    "int": "Int", "short int": "Short", "signed char": "Char", "unsigned char": "Byte", "bool": "Bool",
-}  # fmt: skip
+_RECORD = re.compile(rb'\{[^{}]*"name":\s*"' + re.escape(GLOO).encode() + rb'[^"]*"[^{}]*"args":\s*\{[^{}]*\}[^{}]*\}')
 _MOST_BYTES = 1 << 30
 
 
@@ -42,7 +39,7 @@ def with_sizes(trace: RankTrace, path: Path) -> RankTrace:
     host = trace.host
     if not trace.extra.get("record_shapes") or not len(host):
         return trace
-    rows = np.flatnonzero(host.where("name", lambda word: word.startswith("gloo:")) & (host["in_nelems"] == UNKNOWN))
+    rows = np.flatnonzero(host.where("name", lambda word: word.startswith(GLOO)) & (host["in_nelems"] == UNKNOWN))
     found = _records(path, base_time(trace.extra)) if len(rows) else {}
     if not found:
         return trace
@@ -74,9 +71,9 @@ def _records(path: Path, base: int) -> dict[int, tuple[int, str | None]]:
             continue
         count = _elements(record.args.dims)
         types = record.args.types
-        kind = types[0] if isinstance(types, list) and types and isinstance(types[0], str) else None
+        kind = scalar_type(types[0]) if isinstance(types, list) and types else None
         if count is not None:
-            found[int(nanoseconds([record.ts])[0]) + base] = (count, _TYPES.get(kind or ""))
+            found[int(nanoseconds([record.ts])[0]) + base] = (count, kind)
     return found
 
 

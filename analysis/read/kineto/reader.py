@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import is_launch
 from rankscope.analysis.core.notices import Notice, UnreadableTraceError
+from rankscope.analysis.core.record_kinds import is_launch
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.read.decode import integers
 from rankscope.analysis.read.kineto import stream

@@ -3,7 +3,8 @@
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.kinds import KERNEL, collective_kind, is_communication
+from rankscope.analysis.core.collective_kinds import collective_kind, is_communication
+from rankscope.analysis.core.record_kinds import KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.read.rank_trace import launch_of
 

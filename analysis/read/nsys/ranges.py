@@ -10,7 +10,7 @@ import struct
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.kinds import collective_kind
+from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND, collective_kind
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN, Column
 from rankscope.analysis.read.nsys.export import Export
@@ -80,7 +80,7 @@ def read_ranges(export: Export, pattern: str | None) -> Ranges:
         is_step=numbers != UNKNOWN,
         is_wait=is_wait,
         collective=[
-            text if ours and collective_kind(text) != "unknown" else None
+            text if ours and collective_kind(text) != UNKNOWN_KIND else None
             for text, ours in zip(texts, of_nccl.tolist(), strict=True)
         ],
         communicator=communicator,

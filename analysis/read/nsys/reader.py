@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.analysis.core import sm_share
-from rankscope.analysis.core.kinds import KERNEL, MEMCPY, MEMSET, collective_kind, is_launch
+from rankscope.analysis.core.collective_kinds import collective_kind
 from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.core.record_kinds import KERNEL, MEMCPY, MEMSET, is_launch
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.read.decode import Codes
 from rankscope.analysis.read.nsys.export import GRAPHS, KERNELS, KNOWN_MAJOR, PROCESS_BITS, Export

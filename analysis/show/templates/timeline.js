@@ -13,7 +13,7 @@
   for (const run of data.runs) for (const row of run.rows)
     for (const name of ["parts", "comm", "calls", "ranges", "host", "kernels"]) unpack(row[name]);
   const firstAfter = (a, x) => { let lo = 0, hi = a.length; while (lo < hi) { const m = (lo + hi) >> 1; if (a[m] <= x) lo = m + 1; else hi = m; } return lo; };
-  // The item that holds x; of several that overlap the one that began last.
+  // Returns the item at x; if several overlap, the one that began last.
   const at = (t, x) => { const last = firstAfter(t.s, x) - 1; for (let i = last; i >= 0 && i > last - 40; i--) if (t.e[i] > x) return i; return -1; };
   const text = (run, code) => code < 0 ? "unknown" : run.words[code];
   const ms = ns => (ns / MS).toFixed(Math.abs(ns) < 0.1 * MS ? 4 : Math.abs(ns) < 10 * MS ? 3 : 2) + " ms";
@@ -29,7 +29,7 @@
   const LANES = count <= 20 ? [["host", 0.02, 0.15], ["ranges", 0.16, 0.34], ["parts", 0.36, 0.70], ["comm", 0.73, 0.94]]
                             : [["parts", 0.06, 0.62], ["comm", 0.66, 0.94]];
   const NAMES = { host: "ranges on the CPU", ranges: "ranges on the device", parts: "where time goes", comm: "communication" };
-  const places = [];  // every row with its place from the top
+  const places = [];  // every row with its distance from the top
   let height = 0;
   for (const run of data.runs) {
     run.top = height; height += HEAD;
@@ -47,13 +47,14 @@
     return pen.createPattern(tile, "repeat");
   };
   const fills = { parts: data.colours.slice(), comm: data.strip.slice() };
-  fills.parts[2] = stripes(data.colours[2], "rgba(90,50,0,.55)");
-  fills.comm[1] = stripes(data.strip[1], "rgba(90,50,0,.55)"); fills.comm[3] = stripes(data.strip[3], "rgba(150,100,20,.45)");
+  const { part, exposed, hidden } = data.waits;
+  fills.parts[part] = stripes(data.colours[part], "rgba(90,50,0,.55)");
+  fills.comm[exposed] = stripes(data.strip[exposed], "rgba(90,50,0,.55)"); fills.comm[hidden] = stripes(data.strip[hidden], "rgba(150,100,20,.45)");
   const width = () => canvas.clientWidth;
   const x = t => GUTTER + (t - view.a) / (view.b - view.a) * (width() - GUTTER - 8);
   const time = px => view.a + (px - GUTTER) / (width() - GUTTER - 8) * (view.b - view.a);
 
-  // Whole columns are filled; of a column that several intervals share, each gets its share of the height.
+  // Fills complete columns of pixels. If several intervals share a column, each gets its share of the height.
   function band(table, fill, shift, top, bottom) {
     const from = Math.max(0, firstAfter(table.e, view.a + shift) - 1), left = GUTTER, right = width() - 8;
     const sums = new Map(), high = bottom - top;
@@ -142,7 +143,7 @@
       if (late) { pen.fillStyle = "#FBE3E6"; pen.fillRect(0, p.top, w, tall); }
       if (p.row) for (const [name, from, to] of LANES) {
         const top = Math.round(p.top + from * tall), bottom = Math.round(p.top + to * tall);
-        if (name === "host" && !p.run.device) continue;  // there the two are the same
+        if (name === "host" && !p.run.device) continue;  // on a CPU they are the same as the ranges
         if (name === "parts" || name === "comm") band(p.row[name], fills[name], step.start, top, bottom);
         else boxes(p.run, p.row[name], step.start, top, bottom, name === "host" ? "#fff" : "#eee");
         if (name === "parts") kernels(p.run, p.row.kernels, step.start, top, bottom);
@@ -174,7 +175,7 @@
     pen.strokeStyle = "#000"; pen.lineWidth = 2.5; pen.strokeRect(Math.max(a, GUTTER), picked.place.top + lanePlace[1] * tall, Math.max(2, b - Math.max(a, GUTTER)), (lanePlace[2] - lanePlace[1]) * tall);
   }
 
-  // --- what an item says ---------------------------------------------------------------------------------------
+  // --- the text about an item ---------------------------------------------------------------------------------------
   const tableOf = p => p.place.row[p.lane === "comm" ? "calls" : p.kernel ? "kernels" : p.lane];
   function words(p) {
     const run = p.place.run, row = p.place.row, t = tableOf(p), i = p.item, begin = ms(t.s[i] - origin(run));
@@ -197,7 +198,7 @@
     return item < 0 ? null : { place, lane: l[0], item };
   }
 
-  // --- doing ---------------------------------------------------------------------------------------------------
+  // --- actions ---------------------------------------------------------------------------------------------------
   let waiting = false;
   const redraw = () => { if (!waiting) { waiting = true; requestAnimationFrame(() => { waiting = false; draw(); }); } };
   function show(a, b) {

@@ -1,1 +1,1 @@
-"""All ranks of a step on one clock: picture, page, Perfetto trace."""
+"""The timeline of a step: all ranks on one clock, as a picture, a page and a Perfetto trace."""

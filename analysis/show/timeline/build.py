@@ -1,7 +1,7 @@
-"""What a timeline draws: an `Analysis` in, per rank the parts of its steps, collectives, ranges and kernels out.
+"""The data of a timeline: the parts of each rank's steps, its collectives, ranges and kernels.
 
-All times are integer nanoseconds on the common clock. Nothing is drawn here: the figure, the interactive page and the
-Perfetto trace are made from these tables, so they show the same.
+Input: an `Analysis`. Output: a `Timeline`. All times are integer nanoseconds on the common clock. The figure, the
+interactive page and the Perfetto trace are all made from these tables, so they show the same.
 """
 
 from collections.abc import Sequence
@@ -14,80 +14,78 @@ from rankscope.analysis.core import group_by
 from rankscope.analysis.core.intervals import Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import UNKNOWN, Table
-from rankscope.analysis.measure.breakdown import PARTS, communication_sets
+from rankscope.analysis.measure.breakdown import communication_sets
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.result import Analysis
+from rankscope.analysis.show.timeline.codes import COMPUTE, COPY, DATA_STALL, HOST_GAP, TRANSFER, UNSPLIT, WAIT
 from rankscope.analysis.show.timeline.ranges import host_ranges, on_device
 from rankscope.analysis.show.timeline.tiles import lanes, tile
 
-UNSPLIT = len(PARTS)  # code of communication of which wait and transfer cannot be told apart
-NAMES = (*PARTS, "communication")
-WHOLE_WINDOW = -1  # the number of the only step where a recording has no steps
-MOST_ROWS = 64  # ranks from which on the figure and the page fold
-_SHOWN_OF_MANY = 12  # ranks of a folded timeline that are drawn one by one
+WHOLE_WINDOW = -1  # the number of the only step if a recording has no steps
+MOST_ROWS = 64  # with more ranks, the figure and the page show most of them only as a density
+_SHOWN_OF_MANY = 12  # ranks of a folded timeline that have their own row
 _NOTHING = np.zeros(0, np.int64)
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank's tables; `ranges` and `kernels` are empty for a rank that is only part of a density."""
+    """One rank's tables; `ranges` and `kernels` are empty if the rank is only part of a density."""
 
     rank: int
     steps: Table  # step, start, end
-    parts: Table  # step, start, end, part (code into NAMES): the six parts, which tile each step
+    parts: Table  # step, start, end, part (code into NAMES): the six parts that tile each step
     calls: Table  # step, start, ready (UNKNOWN: not split), end, kind, bytes, group, call, lateness, exposed, lane
-    comm: Table  # start, end, part, hidden: where communication ran, and whether compute hid it
+    comm: Table  # start, end, part, hidden: communication, and whether compute hid it
     ranges: Table  # start, end, name: outermost annotations, from their first device record to their last
     host_ranges: Table  # start, end, name: the same annotations on the CPU
     kernels: Table  # start, end, name, role, stream
 
     def window(self, step: int) -> tuple[int, int] | None:
-        """Return start and end of a step on the device, None when this rank has none."""
+        """Return start and end of a step on the device, None if this rank does not have the step."""
         at = np.flatnonzero(self.steps["step"] == step)
         return (int(self.steps["start"][at[0]]), int(self.steps["end"][at[0]])) if len(at) else None
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest rank of a step, and the collective where it was latest."""
+    """The latest rank of a step, and the collective at which it was latest."""
 
     step: int
     rank: int
     call: int
     lateness_ns: int
     start: int  # when this rank arrived at the collective
-    others: int  # the median of when the others did
-    late: bool  # whether it is late enough to count
+    others: int  # the median of the other ranks' arrivals
+    late: bool  # whether the lateness reaches the threshold
     cause: str | None
-    excess_ns: dict[str, int]  # by cause, where it counts: how much more of it than the median of the others
+    excess_ns: dict[str, int]  # by cause, if it is late: its excess over the median of the others
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is drawn of one recording."""
+    """Everything that is drawn for one recording."""
 
     name: str
     world_size: int
     steps: list[int]
-    judged: list[int]  # those of them in which lateness means something
+    judged: list[int]  # the steps of which lateness is judged
     views: list[RankView]  # in the order of ranks
-    shown: list[int]  # ranks that get a row of their own
+    shown: list[int]  # ranks that get their own row
     lateness: dict[int, dict[int, int]]  # step -> rank -> ns
     marks: dict[int, Mark]  # step -> its latest rank
-    step_ns: int  # median step, against which a lateness is judged
-    threshold_ns: int  # from which a lateness counts
+    step_ns: int  # median step, to which lateness is compared
+    threshold_ns: int  # a smaller lateness does not count
     device: bool  # False: recorded on a CPU
 
     def view(self, rank: int) -> RankView:
-        """Return one rank's tables."""
         return next(view for view in self.views if view.rank == rank)
 
     @property
     def rows(self) -> list[RankView]:
-        """The ranks that are drawn one by one."""
+        """The ranks that get their own row."""
         wanted = set(self.shown)
         return [view for view in self.views if view.rank in wanted]
 
     @property
     def folded(self) -> list[RankView]:
-        """The ranks of which only a density is drawn."""
+        """The ranks that are drawn only as a density."""
         wanted = set(self.shown)
         return [view for view in self.views if view.rank not in wanted]
 
@@ -97,7 +95,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         return min(start for start, _ in found), max(end for _, end in found)
 
     def typical_step(self) -> int:
-        """Return the step to look at first: the late one of median lateness, else the one of median length."""
+        """Return the step to show first: the late step of median lateness, otherwise the step of median length."""
         late = sorted((mark.lateness_ns, mark.step) for mark in self.marks.values() if mark.late)
         if late:
             return late[(len(late) - 1) // 2][1]
@@ -113,16 +111,16 @@ def build(
     ranks: Sequence[int] | None = None,
     most: int = MOST_ROWS,
 ) -> Timeline:
-    """Return what is drawn of `analysis`: of one step or of all that were analysed, of these ranks or of all.
+    """Return what is drawn of `analysis`: `step` or all analysed steps, `ranks` or all ranks.
 
-    Of more than `most` ranks only the late and the typical ones get rows; the others make a density. `AnalysisError`
-    when the step or a rank is not there.
+    With more than `most` ranks, only the latest and the typical ones get rows; the others become a density. Raises
+    `AnalysisError` if the step or a rank does not exist.
     """
     windows, numbers = _windows(analysis, step)
     present = sorted(set(windows["rank"].tolist()))
     if ranks is not None and set(ranks) - set(present):
         lacking = ", ".join(map(str, sorted(set(ranks) - set(present))))
-        raise AnalysisError(f"{name}: no rank {lacking} in the recording; there are {_span(present)}")
+        raise AnalysisError(f"{name}: the recording has no rank {lacking}, only {_span(present)}")
     wanted = sorted(set(ranks)) if ranks is not None else present
     lateness, marks = _lateness(analysis, numbers)
     shown = wanted if len(wanted) <= most else _worth_a_row(lateness, wanted)
@@ -153,11 +151,11 @@ def build(
 
 
 def _windows(analysis: Analysis, step: int | None) -> tuple[Table, list[int]]:
-    """Return (rank, step, start, end) of all steps on the common clock, and the numbers of those to draw."""
+    """Return (rank, step, start, end) of all steps on the common clock, and the numbers of the steps to draw."""
     table = analysis.step_table
     if not len(table):
         if step is not None:
-            raise AnalysisError(f"step {step}: the recording has no steps; leave --step out")
+            raise AnalysisError(f"step {step}: the recording has no steps; omit --step")
         whole = [(data.rank, *data.span) for data in analysis.ranks if data.span is not None]
         if not whole:
             raise AnalysisError("nothing to draw: no rank recorded any work")
@@ -169,7 +167,7 @@ def _windows(analysis: Analysis, step: int | None) -> tuple[Table, list[int]]:
     windows = Table({"rank": table["rank"], "step": table["step"], "start": table["start_ns"], "end": table["end_ns"]})
     recorded = sorted(set(table["step"].tolist()))
     if step is not None and step not in recorded:
-        raise AnalysisError(f"no step {step} in the recording; there are {_span(recorded)}")
+        raise AnalysisError(f"the recording has no step {step}, only {_span(recorded)}")
     return windows, [step] if step is not None else analysis.steps_analysed or recorded
 
 
@@ -209,7 +207,7 @@ def _lateness(analysis: Analysis, steps: Sequence[int]) -> tuple[dict[int, dict[
 
 
 def _worth_a_row(lateness: dict[int, dict[int, int]], ranks: Sequence[int]) -> list[int]:
-    """Return of many ranks the latest ones and those of median lateness, in order."""
+    """Choose from many ranks the latest ones and those of median lateness; return them in order."""
     worst = {rank: max((found.get(rank, 0) for found in lateness.values()), default=0) for rank in ranks}
     order = sorted(ranks, key=lambda rank: -worst[rank])
     half = _SHOWN_OF_MANY // 2
@@ -221,7 +219,6 @@ def _worth_a_row(lateness: dict[int, dict[int, int]], ranks: Sequence[int]) -> l
 
 
 def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, detailed: bool) -> RankView:
-    alignment = analysis.alignment
     whole = np.array([windows["start"].min(), windows["end"].max()])
     transfer, wait, comm = (_common(analysis, data.rank, part) for part in communication_sets(calls))
     compute, copies, data_wait = (
@@ -229,10 +226,10 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
     )
     order = windows.sort("start")
     by_priority = [compute, transfer, wait, comm, copies, data_wait]
-    codes = [0, 1, 2, UNSPLIT, 3, 4]
-    parts = tile(by_priority, codes, 5, order["start"], order["end"])
+    codes = [COMPUTE, TRANSFER, WAIT, UNSPLIT, COPY, DATA_STALL]
+    parts = tile(by_priority, codes, HOST_GAP, order["start"], order["end"])
     parts = parts.with_columns(step=order["step"][parts["window"]])
-    spans = tile([transfer, wait, comm], [1, 2, UNSPLIT], UNKNOWN, whole[:1], whole[1:], extra=compute)
+    spans = tile([transfer, wait, comm], [TRANSFER, WAIT, UNSPLIT], UNKNOWN, whole[:1], whole[1:], extra=compute)
     spans = spans.take(spans["part"] != UNKNOWN)
     kernels = ranges = on_host = _no_intervals("name")
     if detailed:
@@ -247,7 +244,7 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
         comm=spans.with_columns(hidden=covers(compute, spans["start"])),
         ranges=_shifted(analysis, data.rank, ranges),
         host_ranges=_shifted(analysis, data.rank, on_host),
-        kernels=_shifted(analysis, data.rank, kernels) if alignment is not None else kernels,
+        kernels=_shifted(analysis, data.rank, kernels),
     )
 
 
@@ -265,7 +262,7 @@ def _no_intervals(coded: str) -> Table:
 
 
 def _calls(calls: Table) -> Table:
-    """Return the collectives of one rank in order of start; those that overlap get different lanes."""
+    """Return the collectives of one rank by start; collectives that overlap get different lanes."""
     rows = calls.sort("start_ns")
     words = [group_name(word) or "" for word in rows.words["group_id"]]
     return Table(

@@ -1,7 +1,7 @@
-"""The timeline of one step as a picture: a band per rank on one clock, collectives joined, the late rank marked.
+"""Draws the timeline of one step: one band per rank on one clock, collectives joined, the late rank marked.
 
-A column of a band shows the shares of the time it covers, so nothing short is lost and nothing short looks long.
-Comes in: one `Timeline`, or two to compare. Goes out: a matplotlib figure.
+Each pixel column of a band shows the shares of the time it covers, so short events stay visible and do not look long.
+Input: one `Timeline`, or two to compare. Output: a matplotlib figure.
 """
 
 from collections.abc import Sequence
@@ -16,25 +16,24 @@ from matplotlib.patches import Patch
 
 from rankscope.analysis.core.table import Column, Table
 from rankscope.analysis.show.colours import COLOURS
-from rankscope.analysis.show.timeline.build import NAMES, UNSPLIT, RankView, Timeline
+from rankscope.analysis.show.timeline.build import RankView, Timeline
+from rankscope.analysis.show.timeline.codes import NAMES, STRIP, strip_codes
 from rankscope.analysis.show.timeline.sentences import TITLES, step_sentence, what_to_see
 from rankscope.analysis.show.timeline.tiles import shares
 
 _BINS = 1400
 _HEADLINE = 105  # characters in a line of the headline
 _PIXELS = 24  # rows of pixels in a band
-_FEW = 8  # ranks up to which each gets its ranges and the joins of its collectives
-_JOINED = 60  # collectives up to which all are joined
+_FEW = 8  # with at most this many ranks, each shows its ranges, and all collectives are joined
+_JOINED = 60  # with more collectives, only the one with the late rank is joined
 _LATE = "#B00020"
 _EMPTY = len(NAMES)
 _PALETTE = np.array([colors.to_rgb(COLOURS[name]) for name in NAMES] + [(1.0, 1.0, 1.0)])
-# What the strip of communication shows: exposed and hidden transfer and wait, then what cannot be split.
-_STRIP = ("exposed_transfer", "exposed_wait", "hidden_transfer", "hidden_wait", "communication")
-_STRIP_PALETTE = np.array([colors.to_rgb(COLOURS[name]) for name in _STRIP] + [(1.0, 1.0, 1.0)])
+_STRIP_PALETTE = np.array([colors.to_rgb(COLOURS[name]) for name in STRIP] + [(1.0, 1.0, 1.0)])
 
 
 def figure(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> Figure:
-    """Return the picture of a step; of two recordings the steps lie under one another, each from its own start."""
+    """Return the picture of a step. Two recordings are drawn one below the other, each from its own start."""
     rows = [len(timeline.rows) + bool(timeline.folded) for timeline in timelines]
     heights = [_height(count) for count in rows]
     names = [f"{timeline.name}: " if len(timelines) > 1 else "" for timeline in timelines]
@@ -60,7 +59,7 @@ def figure(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -
 
 
 def save(drawn: Figure, path: Path, kind: str) -> None:
-    """Write a figure as PNG or SVG; letters stay letters, and the same figure gives the same bytes."""
+    """Write a figure as PNG or SVG. Text in SVG stays text, and the same figure gives the same bytes."""
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "rankscope"}):
         metadata = {"Date": None} if kind == "svg" else {"Software": None}
         drawn.savefig(path, format=kind, dpi=110, metadata=metadata)
@@ -71,7 +70,7 @@ def _height(rows: int) -> float:
 
 
 class _Panel:
-    """One recording's step, in one axes; y counts rows from the top, x is ms since the step began."""
+    """One recording's step in one pair of axes; y counts rows from the top, x is ms since the step began."""
 
     def __init__(self, timeline: Timeline, step: int, axes: Axes) -> None:
         self._timeline, self._step, self._axes = timeline, step, axes
@@ -79,7 +78,7 @@ class _Panel:
         self._rows = timeline.rows
         self._few = len(self._rows) + bool(timeline.folded) <= _FEW
         self._edges = np.unique(np.linspace(self._start, self._end, _BINS + 1).astype(np.int64))
-        # where in a row the ranges, the band and the strip of communication lie
+        # top and bottom of the band and of the strip of communication within a row
         self._band, self._strip = ((0.27, 0.70), (0.73, 0.93)) if self._few else ((0.08, 0.62), (0.66, 0.92))
 
     def draw(self, longest_ms: float) -> None:
@@ -114,7 +113,7 @@ class _Panel:
     def _bands(self, row: int, views: Sequence[RankView]) -> None:
         """Draw the parts and the communication of one rank, or the mean of several."""
         parts = [self._shares(view.parts.take(view.parts["step"] == self._step), len(NAMES)) for view in views]
-        strip = [self._shares(_as_strip(view.comm), len(_STRIP)) for view in views]
+        strip = [self._shares(view.comm.with_columns(part=strip_codes(view.comm)), len(STRIP)) for view in views]
         for place, found, palette in ((self._band, parts, _PALETTE), (self._strip, strip, _STRIP_PALETTE)):
             level = np.cumsum(np.mean(found, axis=0), axis=0)
             height = (np.arange(_PIXELS) + 0.5) / _PIXELS
@@ -127,7 +126,7 @@ class _Panel:
         return shares(table["start"], table["end"], table["part"], codes, self._edges)
 
     def _ranges(self) -> None:
-        """Draw the ranges above each of a few ranks, or once, those of the middle rank, above many."""
+        """Draw the ranges above each rank, or with many ranks once at the top, those of the middle rank."""
         if not self._rows:
             return
         shown = list(enumerate(self._rows)) if self._few else [(-1, self._rows[len(self._rows) // 2])]
@@ -148,7 +147,7 @@ class _Panel:
                     )  # fmt: skip
 
     def _joins(self) -> None:
-        """Join the starts of each collective over the ranks, so that a late one stands out as a kink."""
+        """Join the starts of each collective over the ranks: a late start shows as a kink."""
         rows = [view.calls.take((view.calls["step"] == self._step) & (view.calls["call"] >= 0)) for view in self._rows]
         mark = self._timeline.marks.get(self._step)
         starts = [dict(zip(table["call"].tolist(), table["start"].tolist(), strict=True)) for table in rows]
@@ -164,7 +163,7 @@ class _Panel:
             self._axes.plot(x, y, color="black", linewidth=width, alpha=alpha, zorder=4, solid_joinstyle="round")
 
     def _mark(self) -> None:
-        """Draw by how much the late rank was late, between the others' arrival and its own."""
+        """Draw the lateness of the late rank as an arrow from the others' arrival to its own."""
         mark = self._timeline.marks.get(self._step)
         row = next((row for row, view in enumerate(self._rows) if mark and view.rank == mark.rank), None)
         if mark is None or not mark.late or row is None:
@@ -195,14 +194,8 @@ class _Panel:
         )  # fmt: skip
 
 
-def _as_strip(comm: Table) -> Table:
-    """Return the strip's codes: exposed transfer and wait, hidden transfer and wait, unsplit communication."""
-    code = np.where(comm["part"] == UNSPLIT, 4, comm["part"] - 1 + 2 * comm["hidden"])
-    return comm.with_columns(part=code.astype(np.int64))
-
-
 def _lateness(timeline: Timeline, step: int, axes: Axes) -> None:
-    """Draw each rank's lateness in the step as a bar beside its band, with the limit from which it counts."""
+    """Draw each rank's lateness as a bar next to its band, and the threshold as a line."""
     found = timeline.lateness.get(step, {})
     mark = timeline.marks.get(step)
     values = [found.get(view.rank, 0) * 1e-6 for view in timeline.rows]

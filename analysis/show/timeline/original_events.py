@@ -1,7 +1,7 @@
 """Every event of the original traces on the corrected clock, for `rankscope timeline --full`.
 
-Comes in: the traces of a recording, one rank at a time. Goes out: Chrome trace events in that rank's process. Times are
-exact; what overlaps on a thread without nesting is moved to a thread beside it, since viewers drop it otherwise.
+Input: the traces of a recording, one rank at a time. Output: Chrome trace events in that rank's process. Times are
+exact. Events that overlap on a thread without nesting move to an additional thread, because viewers would drop them.
 """
 
 from collections.abc import Iterator
@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.rank.rank_data import RankData
@@ -22,13 +23,11 @@ from rankscope.analysis.read.kineto.events import EventReader
 from rankscope.analysis.result import Analysis
 
 FIRST_THREAD = 1000  # number of the first thread of original events in a rank's process
-_FLOW_IDS = 40  # bits left to the ids of a rank's own flows
-
-Json = dict[str, Any]
+_FLOW_IDS = 40  # bits for the ids of a rank's own flows
 
 
 class WholeEvent(Event, gc=False, omit_defaults=True):
-    """An event with everything that Kineto writes into it; what is not looked at stays text."""
+    """An event with all of Kineto's fields; `ts` stays text, so that it is exact."""
 
     ts: msgspec.Raw = msgspec.Raw(b"")
     dur: Any = None
@@ -42,7 +41,7 @@ _DECODER = msgspec.json.Decoder(list[WholeEvent])
 
 
 class _Reader(EventReader):
-    """Reads whole events, with the same care for damaged files."""
+    """Reads complete events, and repairs damaged files in the same way."""
 
     def _decode(self, text: bytes) -> list[Event]:
         return list(_DECODER.decode(text))
@@ -52,9 +51,11 @@ class Originals:
     """The original events of a recording."""
 
     def __init__(self, path: Path, analysis: Analysis) -> None:
-        """Find the traces again; `AnalysisError` where they are no traces of torch.profiler."""
+        """Find the traces again; raises `AnalysisError` if torch.profiler did not write them."""
         if analysis.ranks[0].source != "kineto":
-            raise AnalysisError(f"{path}: --full keeps the events of torch.profiler's traces; reports have none")
+            raise AnalysisError(
+                f"{path}: --full keeps the events of torch.profiler's traces; this is a report of Nsight Systems"
+            )
         self._files = {source.label: source.path for source in sources.find([path]).files}
         self._analysis = analysis
 
@@ -63,7 +64,7 @@ class Originals:
         return min(int(times.min()) for rank in ranks for _, times in self._timed(rank) if len(times))
 
     def events(self, rank: int, origin: int) -> Iterator[list[Json | WholeEvent]]:
-        """Give the events of a rank, its flows under numbers of their own, threads named as in the original."""
+        """Yield the events of a rank, with unique flow ids and the original names of threads."""
         from rankscope.analysis.show.timeline.perfetto import us
 
         for events, times in self._timed(rank):
@@ -84,7 +85,7 @@ class Originals:
             yield [*threads.names(rank), *block]
 
     def _timed(self, rank: int) -> Iterator[tuple[list[WholeEvent], np.ndarray[Any, Any]]]:
-        """Give for each file of a rank its events with a time, and those times on the common clock."""
+        """Yield for each file of a rank its events that have a time, and these times on the common clock."""
         data: RankData = next(item for item in self._analysis.ranks if item.rank == rank)
         for label in data.files:
             reader = _Reader(self._files[label], label)
@@ -97,14 +98,14 @@ class Originals:
 
 
 class _Threads:
-    """Gives every thread of the original a number, and one more for each level of what would overlap on it."""
+    """Numbers the original threads, with an additional number for each level of overlapping events."""
 
     def __init__(self) -> None:
         self._numbers: dict[tuple[str, int], int] = {}
         self._open: dict[str, list[list[int]]] = {}  # thread -> lane -> ends of the slices that are open
 
     def place(self, event: Event, start: int, end: int | None) -> int:
-        """Return the number of the thread for an event; slices come in order of start, the longest first."""
+        """Return the thread number for an event. Slices must come by start; of equal starts the longest first."""
         thread = f"{event.pid} {event.tid}"
         lanes = self._open.setdefault(thread, [])
         if end is None:
@@ -122,7 +123,6 @@ class _Threads:
         return self._numbers.setdefault((thread, lane), FIRST_THREAD + len(self._numbers))
 
     def names(self, rank: int) -> list[Json]:
-        """Return the events that name the threads."""
         named = []
         for (thread, lane), number in self._numbers.items():
             args = {"name": f"original: {thread}" + (f" ({lane + 1})" if lane else "")}

@@ -1,33 +1,31 @@
-"""The interactive timeline: one HTML file that opens offline. `Timeline`s in, text out.
+"""The interactive timeline: one HTML file that opens offline. Input: `Timeline`s. Output: text.
 
-The page holds the tables as columns (starts as differences, ns), gzipped; `templates/timeline.js` draws them. A
-report embeds the same part.
+The page holds the tables as gzipped columns (starts as differences, ns); `templates/timeline.js` draws them. A report
+embeds the same part.
 """
 
 import base64
 import gzip
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.kinds import COMMUNICATION
+from rankscope.analysis.core.json import Json
+from rankscope.analysis.core.record_kinds import COMMUNICATION
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.colours import COLOURS
-from rankscope.analysis.show.timeline.build import NAMES, UNSPLIT, RankView, Timeline
+from rankscope.analysis.show.timeline.build import RankView, Timeline
+from rankscope.analysis.show.timeline.codes import EXPOSED_WAIT, HIDDEN_WAIT, NAMES, STRIP, WAIT, strip_codes
 from rankscope.analysis.show.timeline.sentences import TITLES, step_name, step_sentence
 
-_BINS = 600  # of a density, a step
-_NAMED_KERNELS = 250_000  # records up to which the page tells kernels apart
-STRIP = ("exposed_transfer", "exposed_wait", "hidden_transfer", "hidden_wait", "communication")
-
-Json = dict[str, Any]
+_BINS = 600  # of a density, per step
+_NAMED_KERNELS = 250_000  # with more records, the page does not contain single kernels
 
 
 def page(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> str:
-    """Return the page of a recording, or of two whose steps lie under one another."""
+    """Return the page of a recording, or of two, one below the other."""
     return pages.render(
         "timeline.html.jinja",
         title=" and ".join(timeline.name for timeline in timelines),
@@ -39,7 +37,7 @@ def page(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -> 
 def embedded(timelines: Sequence[Timeline], step: int, only: int | None = None) -> Json:
     """Return what `_timeline.html.jinja` needs: the data as text, the script and style, the legend.
 
-    With `only` one step alone is in it.
+    With `only`, it contains only that step.
     """
     if only is not None:
         timelines = [msgspec.structs.replace(timeline, steps=[only]) for timeline in timelines]
@@ -67,7 +65,7 @@ def _shared(timelines: Sequence[Timeline]) -> list[int]:
 
 
 def payload(timelines: Sequence[Timeline], step: int) -> Json:
-    """Return everything that the page draws, as plain values; times are ns since each recording's first window."""
+    """Return the page's data as plain values; times are ns since each recording's first window."""
     present = sorted({int(code) for t in timelines for view in t.views for code in np.unique(view.parts["part"])})
     return {
         "step": step,
@@ -75,6 +73,7 @@ def payload(timelines: Sequence[Timeline], step: int) -> Json:
         "columns": present,
         "colours": [COLOURS[name] for name in NAMES],
         "strip": [COLOURS[name] for name in STRIP],
+        "waits": {"part": WAIT, "exposed": EXPOSED_WAIT, "hidden": HIDDEN_WAIT},  # drawn with stripes
         "runs": [_run(timeline, _shared(timelines)) for timeline in timelines],
     }
 
@@ -149,14 +148,13 @@ def _row(view: RankView, timeline: Timeline, steps: Sequence[int], origin: int, 
     kernels = within(view.kernels) if named else view.kernels.take(np.zeros(len(view.kernels), bool))
     if named and len(kernels):
         kernels = kernels.take(kernels["role"] != COMMUNICATION)
-    strip = np.where(comm["part"] == UNSPLIT, 4, comm["part"] - 1 + 2 * comm["hidden"])
     unsplit = calls["ready"] == UNKNOWN
     return {
         "rank": view.rank,
         "windows": [_window(view, step, origin) for step in steps],
         "lateness": [_late(timeline, step, view.rank) for step in steps],
         "parts": _columns(parts, origin) | {"c": parts["part"].tolist()},
-        "comm": _columns(comm, origin) | {"c": strip.tolist()},
+        "comm": _columns(comm, origin) | {"c": strip_codes(comm).tolist()},
         "calls": _columns(calls, origin)
         | {
             "w": np.where(unsplit, -1, calls["ready"] - calls["start"]).tolist(),
@@ -183,13 +181,13 @@ def _late(timeline: Timeline, step: int, rank: int) -> int | None:
 
 
 def _columns(table: Table, origin: int) -> Json:
-    """Return starts as differences to the one before, and lengths."""
+    """Return starts as differences to the previous start, and lengths."""
     starts = np.diff(table["start"] - origin, prepend=0)
     return {"s": starts.tolist(), "d": (table["end"] - table["start"]).tolist()}
 
 
 def _density(timeline: Timeline, steps: Sequence[int], origin: int) -> Json | None:
-    """Return the mean shares of the folded ranks: for each step its bins, each with a share of every part."""
+    """Return the mean shares of the folded ranks: per step and bin the share (in thousandths) of every part."""
     if not timeline.folded:
         return None
     from rankscope.analysis.show.timeline.tiles import shares

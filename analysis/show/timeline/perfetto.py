@@ -1,9 +1,9 @@
-"""All ranks in one trace for Perfetto and chrome://tracing, on the corrected clock: a process a rank.
+"""One trace of all ranks for Perfetto and chrome://tracing, on the corrected clock, with one process per rank.
 
-Comes in: a `Timeline`. Goes out: gzipped Chrome JSON. Threads of a rank: its steps, the parts that
-tile them, ranges, the communication with waits and transfers inside, kernels; counters of what was waited and hidden
-since the step began; arrows from the last rank of a collective to those that waited for it. Times count from the
-first event, in us with three decimals: exact nanoseconds, small enough for the doubles that viewers keep them in.
+Input: a `Timeline`. Output: gzipped Chrome JSON. A rank's threads show its steps, the parts that tile them, ranges,
+communication with waits and transfers inside, and kernels. Counters show the wait and the hidden communication since
+the step began. Arrows lead from the last rank of a collective to the ranks that waited for it. Times count from the
+first event, in us with three decimals: exact to the nanosecond, and small enough for the doubles that viewers use.
 """
 
 import re
@@ -15,21 +15,21 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.intervals import both, union
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.table import UNKNOWN, Table
-from rankscope.analysis.show.timeline.build import NAMES, RankView, Timeline
+from rankscope.analysis.show.timeline.build import RankView, Timeline
+from rankscope.analysis.show.timeline.codes import NAMES, WAIT
 from rankscope.analysis.show.timeline.original_events import Originals
 from rankscope.analysis.show.timeline.sentences import TITLES, step_name
 
-Json = dict[str, Any]
-
-# Threads of a rank's process, in the order in which viewers show them; those of lanes and streams follow.
+# Threads of a rank's process, in the order in which viewers show them. Lanes and streams count up from the last two.
 STEPS, PARTS, DEVICE_RANGES, HOST_RANGES, COMMUNICATION, STREAMS = 1, 2, 3, 4, 10, 100
-_LEVEL = 3  # of compression: half the time of the default, a tenth more bytes
+_LEVEL = 3  # of compression: half the time of the default level for 10 % more bytes
 _SAFE = re.compile(r"[\x00-\x1f]")
 
 
 def write(path: Path, timeline: Timeline, originals: Originals | None = None) -> None:
-    """Write the trace; with `originals` every event of the original traces is in it too, instead of the kernels."""
+    """Write the trace. With `originals` it contains every event of the original traces instead of the kernels."""
     from isal import igzip
 
     origin = min(_earliest(view) for view in timeline.views)
@@ -48,7 +48,7 @@ def write(path: Path, timeline: Timeline, originals: Originals | None = None) ->
 
 
 def _earliest(view: RankView) -> int:
-    """Return the first time in a rank's tables: viewers drop what begins before 0."""
+    """Return the first time in a rank's tables: viewers drop events before 0."""
     tables = (view.steps, view.parts, view.calls, view.comm, view.ranges, view.host_ranges, view.kernels)
     return min(int(table["start"].min()) for table in tables if len(table))
 
@@ -102,7 +102,7 @@ def us(ns: int) -> msgspec.Raw:
 def _slices(
     table: Table, origin: int, rank: int, thread: int, names: Iterable[str | None], args: list[Json] | None = None
 ) -> list[Json]:
-    """Return complete events; those of no length are left out."""
+    """Return complete events, without those of zero length."""
     events: list[Json] = []
     rows = zip((table["start"] - origin).tolist(), (table["end"] - table["start"]).tolist(), names, strict=True)
     for index, (start, duration, name) in enumerate(rows):
@@ -117,9 +117,9 @@ def _slices(
 
 
 def _stream(kernels: Table, origin: int, rank: int, thread: int) -> list[Json]:
-    """Return the records of a stream; where one begins before its predecessor ended, that one is cut there.
+    """Return the records of a stream. A record that overlaps the next one is cut where the next one begins.
 
-    Viewers drop a slice that overlaps another without lying inside it (seen with kernels of one graph launch).
+    Viewers drop a slice that overlaps another without nesting (seen with kernels of one graph launch).
     """
     table = kernels.take(np.lexsort([-kernels["end"], kernels["start"]]))
     end = table["end"].copy()
@@ -128,7 +128,7 @@ def _stream(kernels: Table, origin: int, rank: int, thread: int) -> list[Json]:
 
 
 def _collectives(view: RankView, origin: int) -> list[Json]:
-    """Return each collective with its wait and its transfer inside it."""
+    """Return each collective, with its wait and its transfer nested in it."""
     events: list[Json] = []
     calls = view.calls
     kinds, groups = calls.texts("kind"), calls.texts("group")
@@ -161,8 +161,8 @@ def _ms(value: Any) -> float | None:
 
 
 def _counters(view: RankView, origin: int) -> list[Json]:
-    """Return ms waited and ms of communication hidden by compute since each step began: from 0 to its sum."""
-    waits = view.comm.take(view.comm["part"] == 2)
+    """Return counters that grow from 0 in each step: ms of wait, and ms of communication that compute hides."""
+    waits = view.comm.take(view.comm["part"] == WAIT)
     hidden = view.comm.take(view.comm["hidden"])
     events: list[Json] = []
     for name, table in (("wait in the step (ms)", waits), ("overlap in the step (ms)", hidden)):
@@ -183,7 +183,7 @@ def _counters(view: RankView, origin: int) -> list[Json]:
 
 
 def _arrows(timeline: Timeline, origin: int) -> list[Json]:
-    """Return arrows from each collective on the rank that came last to its transfer on every other rank."""
+    """Return arrows for each collective: from its start on the last rank to its transfer on every other rank."""
     members: dict[int, list[tuple[int, int, int, int]]] = {}
     for view in timeline.views:
         calls = view.calls

@@ -1,25 +1,26 @@
 """The user's ranges (forward, backward, ...) of one rank, on the CPU and projected onto the device.
 
-Comes in: a `RankData`. Goes out: tables of start, end, name, on the rank's own clock.
+Input: a `RankData`. Output: tables of start, end, name, on the rank's own clock.
 """
 
 import re
 
 import numpy as np
 
-from rankscope.analysis.core.kinds import COMMUNICATION
+from rankscope.analysis.core.collective_kinds import is_of_collective
+from rankscope.analysis.core.record_kinds import COMMUNICATION
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.read.rank_trace import end_of
 
-_NOT_A_RANGE = re.compile(r"ProfilerStep\s*#|(?:nccl|gloo|mpi|ucc|xccl):|c10d::|record_param_comms", re.IGNORECASE)
+_STEP = re.compile(r"ProfilerStep\s*#", re.IGNORECASE)
 _MACHINERY = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#.*|Optimizer\.(step|zero_grad)#.*")
 
 
 def host_ranges(data: RankData) -> Table:
-    """Return the outermost annotations on the thread of the steps: start, end, name; those inside others left out."""
+    """Return the outermost annotations on the thread of the steps (start, end, name), without nested ones."""
     host = data.host
-    named = host.where("name", lambda word: _NOT_A_RANGE.match(word) is None)
+    named = host.where("name", lambda word: _STEP.match(word) is None and not is_of_collective(word))
     chosen = named & (host["annotation"] != 0) & (host["start"] != UNKNOWN) & (host["duration"] > 0)
     steps = host.where("name", lambda word: "ProfilerStep" in word)
     if steps.any():
@@ -37,8 +38,8 @@ def host_ranges(data: RankData) -> Table:
 def on_device(data: RankData, ranges: Table) -> Table:
     """Return each range from the start of the first record that it launched to the end of the last one.
 
-    Communication is left out: it may run on after later ranges began. Ranges that launched nothing vanish; where one
-    begins before its predecessor has ended it is cut, so that they lie one after another.
+    Communication does not count, because it may still run when later ranges begin. Ranges that launched nothing are
+    dropped. A range that begins before its predecessor ends is shortened, so that ranges do not overlap.
     """
     kernels = data.kernels
     work = kernels.take((kernels["role"] != COMMUNICATION) & (kernels["launch_start"] != UNKNOWN)).sort("launch_start")

@@ -1,4 +1,4 @@
-"""Intervals as they are drawn: cut into tiles, put into lanes, or as shares of bins of time."""
+"""Prepares intervals for drawing: cuts them into tiles, puts them into lanes, or sums them per bin of time."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from rankscope.analysis.core.table import Column, Table
 
 
 def lanes(start: Column, end: Column) -> Column:
-    """Return for intervals in order of start the lowest lane in which each overlaps no earlier one."""
+    """Return the lowest lane in which each interval overlaps no earlier one; intervals must be sorted by start."""
     free: list[int] = []
     result = np.zeros(len(start), np.int64)
     for index, (begin, until) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
@@ -31,7 +31,7 @@ def tile(
 ) -> Table:
     """Cut windows (in order, disjoint) into intervals, each with the code of the first layer that covers it.
 
-    `rest` is the code where none does; at the edges of `extra` intervals are cut too. Returns window, start, end, part.
+    `rest` is the code if no layer does. Edges of `extra` cut intervals as well. Returns window, start, end, part.
     """
     cuts = [layer.ravel() for layer in layers] + ([] if extra is None else [extra.ravel()])
     edges = np.unique(np.concatenate([start, end, *cuts]))
@@ -50,7 +50,7 @@ def tile(
 
 
 def shares(start: Column, end: Column, code: Column, codes: int, edges: Column) -> Column:
-    """Return for each bin between `edges` how much of it each code covers: shape (codes, bins), 0 to 1."""
+    """Return the share (0 to 1) of each bin between `edges` that each code covers; shape (codes, bins)."""
     result = np.zeros((codes, len(edges) - 1))
     for number in np.unique(code).tolist():
         chosen = code == number

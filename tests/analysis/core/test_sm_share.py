@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.analysis import Analysis, load, summarise
-from rankscope.analysis.core.kinds import KERNEL, MEMCPY
+from rankscope.analysis.core.record_kinds import KERNEL, MEMCPY
 from rankscope.analysis.core.sm_share import WHOLE, sm_time
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.options import Options

@@ -239,7 +239,7 @@ def test_copies_to_the_host_and_ddp_s_own_waits_get_their_own_advice() -> None:
     one = found(facts(activity=activity(syncs=[1, 1], sync_idle_ns=[8 * MS, 8 * MS]), syncs=own))["sync_in_loop"]
     assert one.advice == RULE["sync_in_loop"].variants["ddp"].text
     usual = found(facts(activity=activity(syncs=[1, 1], sync_idle_ns=[8 * MS, 8 * MS]), syncs=syncs(8)))["sync_in_loop"]
-    assert usual.advice.endswith("loop: 0.5 a step, cudaStreamSynchronize in aten::item, forward, f")
+    assert usual.advice.endswith("loop: 0.5 per step, cudaStreamSynchronize in aten::item, forward, f")
 
 
 def test_every_limit_can_be_set_and_moves_its_border() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.analysis.core.kinds import KERNEL
+from rankscope.analysis.core.record_kinds import KERNEL
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.read.nsys import reader as nsys
 from rankscope.conf import nsys_tool

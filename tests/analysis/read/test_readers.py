@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from rankscope.analysis.core.kinds import part_of
 from rankscope.analysis.core.notices import UnreadableTraceError
+from rankscope.analysis.core.record_kinds import part_of
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.read.decode import nanoseconds
 from rankscope.analysis.read.kineto import reader as kineto

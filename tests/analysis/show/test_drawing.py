@@ -96,7 +96,7 @@ def test_the_mark_is_what_was_planted(timeline: Timeline) -> None:
     stall = build(load(TRACES / STALL), STALL)
     assert "rank 0" in step_sentence(stall, 6) and "waiting for data" in step_sentence(stall, 6)
     assert "not judged" in step_sentence(stall, 4)
-    assert "nobody is late" in step_sentence(build(load(TRACES / "big_baseline_w4"), "b"), 6)
+    assert "no rank is late" in step_sentence(build(load(TRACES / "big_baseline_w4"), "b"), 6)
 
 
 def test_ranges_lie_in_order_and_forward_comes_before_backward(timeline: Timeline) -> None:
@@ -111,7 +111,7 @@ def test_more_ranks_than_rows_are_folded(analysis: Analysis) -> None:
     assert 3 in folded.shown
     whole = build(analysis, "some", ranks=[0, 3])
     assert [view.rank for view in whole.views] == [0, 3]
-    with pytest.raises(AnalysisError, match="no rank 7 in the recording; there are 0 to 3"):
+    with pytest.raises(AnalysisError, match="the recording has no rank 7, only 0 to 3"):
         build(analysis, "none", ranks=[7])
 
 
@@ -139,11 +139,11 @@ def test_two_recordings_lie_under_one_another(tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--step", "99"], "no step 99 in the recording; there are 4 to 7"),
-        (["--ranks", "x"], "is no list of ranks"),
-        (["--make", "poster"], "there are picture, page, perfetto"),
-        (["--ranks", "9"], "no rank 9 in the recording"),
-        ([str(TRACES / STALL), "--full"], "a Perfetto trace is made of one recording"),
+        (["--step", "99"], "the recording has no step 99, only 4 to 7"),
+        (["--ranks", "x"], "is not a list of ranks"),
+        (["--make", "poster"], "choose from picture, page, perfetto"),
+        (["--ranks", "9"], "the recording has no rank 9"),
+        ([str(TRACES / STALL), "--full"], "a Perfetto trace holds only one recording"),
         ([str(TRACES / STALL), str(TRACES / STALL)], "give one recording, or two to compare"),
     ],
 )

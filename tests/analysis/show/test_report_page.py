@@ -79,7 +79,7 @@ def test_report_without_steps(tmp_path: Path, open_page: OpenPage) -> None:
     main([str(tmp_path), "--out", str(out), "--quiet"])
     page = open_page(out / "report.html")
     page.wait_for_selector("#timeline[data-ready=yes]")
-    assert "No whole step was recorded" in page.inner_text("main")
+    assert "No complete step was recorded" in page.inner_text("main")
     assert "whole window" in page.inner_text("#timeline-sentence").lower()
 
 

@@ -129,7 +129,7 @@ def test_two_runs_lie_under_one_another(tmp_path: Path, open_page: OpenPage) -> 
     assert main([*paths, "--out", str(tmp_path), "--make", "page", "--quiet"]) == 0
     page = ready(open_page(tmp_path / "timeline.html"))
     assert page.locator("#timeline-table tbody tr").count() == 8
-    assert "big_baseline_w4: Step 6: nobody is late" in page.inner_text("#timeline-sentence")
+    assert "big_baseline_w4: Step 6: no rank is late" in page.inner_text("#timeline-sentence")
     assert axe_violations(page) == []
 
 

@@ -45,7 +45,7 @@ def test_torch_is_the_source_and_nsys_the_witness(both: Path, capsys: pytest.Cap
     assert found["verdict"]["agree"] is True
     show(summary, Console(width=80))
     out = capsys.readouterr().out
-    assert "Two witnesses" in out and max(map(len, out.splitlines())) <= 80
+    assert "Two profilers compared" in out and max(map(len, out.splitlines())) <= 80
 
 
 def test_an_unusable_second_pass_is_named(both: Path) -> None:

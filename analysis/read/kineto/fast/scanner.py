@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.kinds import ANNOTATION, DEVICE, part_of
+from rankscope.analysis.core.record_kinds import ANNOTATION, DEVICE, part_of
 from rankscope.analysis.core.table import UNKNOWN, Column
 from rankscope.analysis.read.decode import Codes
 from rankscope.analysis.read.kineto.fast import layout

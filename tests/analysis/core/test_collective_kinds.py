@@ -1,8 +1,20 @@
-"""Names of kernels and collectives as NCCL, RCCL and torch have written them over the years."""
+"""Names of kernels and collectives as NCCL, RCCL and torch have written them over the years, and what they imply."""
 
 import pytest
 
-from rankscope.analysis.core.kinds import collective_kind, is_communication, is_launch, payload_bytes
+from rankscope.analysis.core.collective_kinds import (
+    EVEN,
+    PER_PART,
+    POINT_TO_POINT,
+    SYNCHRONISING,
+    collective_kind,
+    is_communication,
+    is_host_collective,
+    is_of_collective,
+    launches_collective,
+    payload_bytes,
+    scalar_type,
+)
 from rankscope.conf.contract import bus_factor
 
 KERNELS = {
@@ -16,6 +28,7 @@ KERNELS = {
     "ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "reduce",
     "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)": "unknown",  # RCCL names no collective
     "ncclSymDevKernel_AllReduce_RSxLD_AGxST(ncclSymDevArgs)": "allreduce",
+    "void rcclKernel_AllGather(rcclComm*)": "allgather",
     "mscclKernel_Sum_float_LL_true(ncclDevComm*)": "unknown",
 }
 OTHERS = [
@@ -60,15 +73,32 @@ def test_bus_bandwidth_as_in_nccl_tests() -> None:
     assert payload_bytes("allgather", "BFloat16", 10, 40) == 80
     assert payload_bytes("reducescatter", "Float", 40, 10) == 160
     assert payload_bytes("allreduce", "Unheard", 1, 1) is None
+    assert payload_bytes("allreduce", scalar_type("c10::BFloat16"), 10, 10) == 20
+    assert scalar_type("std::string") is None
 
 
-def test_launching_calls() -> None:
-    launching = [
-        "cudaLaunchKernel",
-        "cuLaunchKernelEx",
-        "cudaGraphLaunch",
-        "hipExtModuleLaunchKernel",
-        "cudaMemcpyAsync",
-    ]
-    assert all(map(is_launch, launching))
-    assert not any(map(is_launch, ["cudaDeviceSynchronize", "cudaEventRecord", "cudaStreamIsCapturing"]))
+@pytest.mark.parametrize(
+    ("record", "is_collective", "launches", "is_of"),
+    [
+        ("gloo:all_reduce", True, False, True),
+        ("mpi:broadcast", True, False, True),
+        ("ucc:allreduce", True, False, True),
+        ("xccl:all_reduce", True, False, True),
+        ("nccl:all_reduce", False, True, True),
+        ("c10d::allreduce_", False, False, True),
+        ("record_param_comms", False, False, True),
+        ("aten::add_", False, False, False),
+        ("my gloo: part", False, False, False),
+    ],
+)
+def test_records_on_the_cpu(record: str, is_collective: bool, launches: bool, is_of: bool) -> None:
+    assert is_host_collective(record) == is_collective
+    assert launches_collective(record) == launches
+    assert is_of_collective(record) == is_of
+
+
+def test_what_kinds_imply() -> None:
+    assert SYNCHRONISING == {"allreduce", "reducescatter", "allgather", "alltoall", "barrier"}
+    assert POINT_TO_POINT == {"send", "recv", "sendrecv"}
+    assert EVEN == {"allreduce", "allgather", "reducescatter", "broadcast", "reduce"}
+    assert PER_PART == {"allgather", "reducescatter", "alltoall"}

@@ -1,0 +1,89 @@
+"""Who is late without a profiler: hand-made steps, and random jobs of equal ranks, in which nobody may be named."""
+
+import numpy as np
+import pytest
+
+from rankscope.analysis.core.chance import independent_share, median_interval
+from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.job import slow_steps
+from rankscope.analysis.job.late_rank import judge, over_run
+from rankscope.analysis.job.window import Matrix, Window
+from rankscope.conf.chance import binomial_tail
+
+MS = 1e6
+
+
+def window(steps: int = 40, **parts: Matrix) -> Window:
+    """Two ranks whose steps take 100 ms unless `parts` (ms, ranks x steps) say more; backward waits for the other."""
+    usual = {"data_wait": 1.0, "h2d": 1.0, "forward": 30.0, "optimizer": 5.0}
+    columns = {name: np.full((2, steps), value) + parts.get(name, 0.0) for name, value in usual.items()}
+    own = sum(columns.values()) + parts.get("rest", np.zeros((2, steps)))
+    columns["backward"] = 60.0 + own.max(0) - own
+    columns["host"] = own + columns["backward"]
+    return Window(
+        ranks=[0, 1],
+        steps=list(range(steps)),
+        columns={f"{name}_ns": values * MS for name, values in columns.items()},
+        counted=np.ones(steps, bool),
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "cause"), [("data_wait", "data"), ("h2d", "copy"), ("forward", "compute"), ("rest", "host")]
+)
+def test_the_part_that_is_longer_is_the_cause(part: str, cause: str) -> None:
+    longer = np.zeros((2, 40))
+    longer[1] = 10.0
+    found = judge(window(**{part: longer}), None, Limits())
+    assert (found.verdict, found.rank, found.cause, found.window) == ("persistent", 1, cause, "plain")
+    assert found.lateness_ns == found.gain_ns == 10 * MS and found.chance is not None and found.chance < 1e-9
+
+
+def test_a_rank_that_is_late_in_some_steps_costs_their_share() -> None:
+    longer = np.zeros((2, 60))
+    longer[0, ::5] = 50.0
+    found = judge(window(60, rest=longer), None, Limits())
+    assert (found.verdict, found.rank, found.steps_late, found.gain_ns) == ("intermittent", 0, 12, 10 * MS)
+
+
+def test_too_few_steps_say_nothing() -> None:
+    assert judge(window(7), None, Limits()).verdict == "undetermined"
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+@pytest.mark.parametrize("spread", [0.1, 0.3, 1.0])
+def test_equal_ranks_are_named_no_more_often_than_stated(ranks: int, spread: float) -> None:
+    """Lognormal lateness of independent steps: at the level of 0.003, at most 4 of 300 jobs (P of more is 0.0025)."""
+    random = np.random.default_rng(ranks)
+    named = 0
+    for _ in range(300):
+        late = 10 * MS * random.lognormal(0, spread, (ranks, 50))
+        named += over_run(late - np.median(late, 0), 100 * MS, Limits()).rank is not None
+    assert named <= 4
+
+
+def test_a_slow_drift_between_equal_ranks_is_not_a_late_rank() -> None:
+    """One host runs ahead for 30 steps, then the other: 60 steps are then only a few independent ones."""
+    late = np.zeros((2, 60))
+    late[0, :28], late[1, 28:] = 8 * MS, 8 * MS
+    assert over_run(late, 100 * MS, Limits()).rank is None
+
+
+def test_chance() -> None:
+    assert binomial_tail(10, 10, 0.5) == pytest.approx(2**-10) and binomial_tail(0, 5, 0.5) == 1.0
+    assert binomial_tail(2, 3, 0.5) == pytest.approx(0.5)  # (3 + 1) / 8
+    assert independent_share(np.array([1.0, -1.0] * 10)) == 1.0 and independent_share(np.ones(9)) == 1.0
+    assert independent_share(np.repeat([1.0, -1.0], 20)) < 0.1
+    low, high = median_interval(np.arange(1.0, 21.0)) or (0.0, 0.0)
+    assert (low, high) == (6.0, 15.0)  # the tabled 95 % interval of a median of 20 values: the 6th and the 15th
+    assert median_interval(np.arange(4.0)) is None
+
+
+def test_a_collection_in_every_fourth_step_of_one_rank() -> None:
+    longer = np.zeros((2, 40))
+    longer[1, 3::4] = 300.0
+    found = slow_steps.find(window(rest=longer), Limits(), {1: [{"step": 3, "place": "train.py:7 loop (collect)"}]})
+    assert found is not None
+    assert (found.ranks, found.waiting, found.place, found.period) == ([1], [0], "the host", 4)
+    assert (found.lost_ms, found.usual_ms, found.where) == (75.0, 97.0, "train.py:7 loop (collect)")
+    assert slow_steps.find(window(), Limits(), {}) is None

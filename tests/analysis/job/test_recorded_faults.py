@@ -1,0 +1,100 @@
+"""Faults recorded on two H200s without a profiler (benchmarks/unprofiled.py), and NCCL's record of four more jobs."""
+
+import gzip
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankscope.analysis import load, summarise
+from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.job.late_rank import JobVerdict, over_run
+from rankscope.analysis.job.timed_calls import RankCalls, match
+
+DATA = Path(__file__).parents[2] / "data" / "unprofiled"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two_h200")
+    with tarfile.open(DATA / "two_h200.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+# The mean plain step of the clean job, in the same processes, was 36.30 (gpu_bound) and 24.79 ms (host_bound).
+@pytest.mark.parametrize(("case", "rank", "cause", "clean_ms"), [
+    ("gpu_bound-compute_backward-1", 1, "compute", 36.22),
+    ("gpu_bound-host-0", 1, "host", 36.30),
+    ("gpu_bound-longer_batches-0", 1, "compute", 36.30),
+    ("gpu_bound-copy-0", 0, "copy", 36.30),
+    ("gpu_bound-two_at_once-0", 0, "data", 33.78),
+    ("host_bound-host-1", 1, "host", 24.79),
+])  # fmt: skip
+def test_the_late_rank_and_its_cause(case: str, rank: int, cause: str, clean_ms: float, recorded: Path) -> None:
+    summary = summarise(load(recorded / case))
+    late = summary["stragglers"]
+    assert (late["window"], late["verdict"], late["rank"], late["cause"]) == ("timed", "persistent", rank, cause)
+    (finding,) = [item for item in summary["findings"] if item["id"] == f"straggler_{cause}"]
+    lost_ms = summary["throughput"]["step_ms_mean"] - clean_ms
+    assert finding["ranks"] == [rank] and 0 < finding["recoverable_ms"] <= lost_ms + max(2.5, 0.1 * lost_ms)
+
+
+@pytest.mark.parametrize("case", ["gpu_bound-none-0", "host_bound-none-1"])
+def test_nobody_is_late_in_a_clean_job(case: str, recorded: Path) -> None:
+    summary = summarise(load(recorded / case))
+    assert summary["stragglers"]["rank"] is None and summary["findings"] == []
+
+
+@pytest.mark.parametrize(("case", "place", "period", "clean_ms"), [
+    ("gpu_bound-checkpoint-0", "save_checkpoint (save)", 7, 36.30),
+    ("gpu_bound-evaluation-0", "evaluate", 10, 36.30),
+])  # fmt: skip
+def test_rare_work_of_one_rank_is_found_with_its_line(
+    case: str, place: str, period: int, clean_ms: float, recorded: Path
+) -> None:
+    summary = summarise(load(recorded / case))
+    slow = summary["slow_steps"]
+    assert (slow["ranks"], slow["waiting"], slow["place"], slow["period"]) == ([0], [1], "the host", period)
+    assert place in slow["where"]
+    lost_ms = summary["throughput"]["step_ms_mean"] - clean_ms
+    assert summary["findings"][0]["id"] == "slow_steps"
+    assert summary["findings"][0]["recoverable_ms"] == pytest.approx(lost_ms, rel=0.1)
+
+
+def flight(fault: str) -> JobVerdict:
+    """The verdict over 48 steps of 14 all-reduces, after ten of warm-up."""
+    calls, starts = {}, {}
+    for rank in (0, 1):
+        record: dict[str, Any] = json.loads(
+            gzip.decompress((DATA / "flight" / f"fr_{fault}.r{rank}.json.gz").read_bytes())
+        )
+        rows = [row for row in record["rows"] if row[1] == "nccl:all_reduce"]
+        calls[rank] = RankCalls(
+            group=["0"] * len(rows),
+            seq=[row[0] for row in rows],
+            kind=[row[1] for row in rows],
+            in_nelems=[row[2][0][0] for row in rows],
+            out_nelems=[row[2][0][0] for row in rows],
+            dtype=["Float"] * len(rows),
+            duration_ns=[None if row[3] is None else round(row[3] * 1e6) for row in rows],
+            enqueued_ns=[row[4] for row in rows],
+        )
+        begins = np.array([rows[at][4] for at in range(2, len(rows), 14)])
+        starts[rank] = (np.arange(len(begins)), begins)
+    found = match(calls, starts)
+    steps = list(range(10, len(starts[0][0])))
+    return over_run(found.lateness([0, 1], steps), float(np.median(np.diff(starts[0][1]))), Limits())
+
+
+@pytest.mark.parametrize(("fault", "rank", "planted_ms"), [
+    ("compute", 1, 1.6), ("compute_bwd", 1, 1.6), ("long", 1, None), ("none", None, None),
+])  # fmt: skip
+def test_nccl_s_record_alone_names_the_rank(fault: str, rank: int | None, planted_ms: float | None) -> None:
+    found = flight(fault)
+    assert found.rank == rank
+    if planted_ms is not None:
+        assert found.lateness_ns is not None and found.lateness_ns * 1e-6 == pytest.approx(planted_ms, rel=0.1)
