@@ -120,11 +120,14 @@ def _check_names(config: RunConfig) -> None:
         raise ConfigError(f"passes={config.passes}: name at least one pass, and each only once")
 
 
+# Data on disk that a model can read besides `synthetic`.
+_ON_DISK = {"gpt": ("tokens",), "resnet": ("images",)}
+
+
 def _check_data(config: RunConfig) -> None:
     if config.script is not None:
         return
-    kinds = {"gpt": ("synthetic", "tokens"), "resnet": ("synthetic", "images"), "mlp": ("synthetic",)}
-    allowed = kinds[config.model.name]
+    allowed = ("synthetic", *_ON_DISK.get(config.model.name, ()))
     if config.data.name not in allowed:
         raise ConfigError(f"data={config.data.name}: model={config.model.name} needs data={' or '.join(allowed)}")
     if config.model.channels_last and config.model.name != "resnet":

@@ -208,6 +208,12 @@ class RunDir:
     def for_pass(self, name: str) -> PassDir:
         return PassDir(self.path / "passes" / name)
 
+    @property
+    def detailed(self) -> PassDir:
+        """The pass that has shapes, memory and modules: `detail` if it has traces, otherwise `torch`."""
+        detail = self.for_pass("detail")
+        return detail if any(rank.trace.exists() for rank in detail.ranks()) else self.for_pass("torch")
+
     def repeats(self, name: str) -> list[PassDir]:
         """Return the existing folders of a pass and its repeats (`plain`, `plain-2`, ...), in order."""
         found = (self.path / "passes").glob(f"{name}*")

@@ -41,6 +41,8 @@ def run(multirun: bool, resume: Path | None, cfg: bool, words: tuple[str, ...]) 
         with Stop() as stop:
             return sweep.resume(resume, stop)
     overrides = overrides_only(words, "-m, --resume, --cfg and --help, the rest is key=value")
+    if multirun and cfg:
+        raise ConfigError("--cfg: shows the configuration of one run; leave out -m, and give each key one value")
     if multirun:
         with Stop() as stop:
             return sweep.run_sweep(overrides, stop)

@@ -41,10 +41,8 @@ def test_a_script_that_nobody_edited(tmp_path: Path) -> None:
     summary = profiled("char_lm.py", tmp_path / "run", "--characters", "300", more=("separate=true",))
     assert summary["steps"] == [1] and len(summary["per_rank"]) == 2  # the window fits the three steps that it makes
     said = [item["message"] for item in summary["warnings"] if item["kind"] == "recording"]
-    assert said == [
-        f"{name} pass: the script ended after 3 steps ({counted} counted in {name})"
-        for name, counted in (("plain", 2), ("torch", 1))
-    ]
+    # plain has seen that the script makes three steps, and torch needs no more
+    assert said == ["plain pass: the script ended after 3 steps (2 counted in plain)"]
 
 
 @pytest.mark.parametrize(

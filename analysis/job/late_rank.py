@@ -37,7 +37,7 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     steps_late: int = 0
     steps_judged: int = 0
     chance: float | None = None  # the probability that one of equal ranks has this many late steps
-    gain_ns: float = 0.0  # per step: what the others lose at most by waiting for it
+    gain_ns: float = 0.0  # per step: what mending its cause saves, bounded by `_gain`
     step_ns: float | None = None  # the usual step
     late_steps: list[tuple[int, int, float]] = []  # step, rank, lateness
     reason: str | None = None  # why undetermined

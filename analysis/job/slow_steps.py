@@ -36,7 +36,6 @@ class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
     share: float  # of the window's time: lost_ms / mean_ms
     period: int | None  # every `period` steps
     where: str | None = None  # file:line function, from stacks taken while a slow step lasted
-    first_of_epoch: bool = False  # whether each of them begins an epoch
 
 
 def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[str, Any]]]) -> SlowSteps | None:

@@ -12,14 +12,13 @@ from rankscope.analysis.tables import buckets, calls_and_steps, operators
 
 def tables(analysis: Analysis) -> dict[str, Table]:
     """Return the tables by file name (docs/tables.md)."""
-    detailed = with_operators(analysis)
     found = {
         "collectives": calls_and_steps.collectives(analysis),
         "steps": calls_and_steps.steps(analysis),
         "segments": calls_and_steps.segments(analysis),
-        "operators": operators.operators(detailed),
+        "operators": operators.operators(with_operators(analysis)),
         "kernels_by_name": operators.kernels_by_name(analysis),
-        "modules": operators.modules(detailed),
+        "modules": operators.modules(with_modules(analysis)),
         "buckets": buckets.buckets(analysis),
     }
     more = {"roofline": roofline_of(analysis), "memory": memory_of_window(analysis)}
@@ -27,7 +26,7 @@ def tables(analysis: Analysis) -> dict[str, Table]:
 
 
 def memory_of_window(analysis: Analysis) -> Table | None:
-    """Return the timeline of memory; None if the run did not record it (`profile.profile_memory`)."""
+    """Return the timeline of memory; None if the run was not asked for it (`profile.profile_memory`)."""
     from rankscope.analysis.tables.memory_timeline import memory_timeline
 
     config = None if analysis.run_dir is None else config_of(analysis.run_dir)
@@ -36,12 +35,25 @@ def memory_of_window(analysis: Analysis) -> Table | None:
 
 def with_operators(analysis: Analysis) -> Analysis:
     """Return an analysis with operators and ranges: if the light pass was analysed, that of the torch pass."""
-    if analysis.pass_name != "light" or analysis.run_dir is None:
+    return _of_pass(analysis, "torch") if analysis.pass_name == "light" else analysis
+
+
+def with_modules(analysis: Analysis) -> Analysis:
+    """Return an analysis with the ranges of modules, if the run was asked for them (`profile.modules`)."""
+    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
+    if analysis.run_dir is None or config is None or not config.profile.modules:
+        return with_operators(analysis)
+    name = analysis.run_dir.detailed.name
+    return analysis if analysis.pass_name == name else _of_pass(analysis, name)
+
+
+def _of_pass(analysis: Analysis, name: str) -> Analysis:
+    if analysis.run_dir is None:
         return analysis
     try:
-        found = load(analysis.run_dir.for_pass("torch").path, options=analysis.options)
+        found = load(analysis.run_dir.for_pass(name).path, options=analysis.options)
     except AnalysisError:
-        return analysis  # without operators the tables are empty
+        return analysis  # the tables are empty if it has no operators or ranges
     return msgspec.structs.replace(found, run_dir=analysis.run_dir)
 
 
@@ -52,5 +64,5 @@ def roofline_of(analysis: Analysis) -> Table | None:
     config = None if analysis.run_dir is None else config_of(analysis.run_dir)
     if analysis.run_dir is None or config is None:
         return None
-    ranks = analysis.run_dir.for_pass("torch").ranks()
+    ranks = analysis.run_dir.detailed.ranks()
     return roofline(ranks[0], config, analysis.ceilings) if ranks else None

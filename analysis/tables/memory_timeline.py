@@ -29,7 +29,7 @@ def memory_timeline(recording: Recording) -> Table | None:
     if recording.run_dir is None:
         return None
     late = recording.verdict.rank
-    ranks = sorted(recording.run_dir.for_pass("torch").ranks(), key=lambda item: (item.rank != late, item.rank))
+    ranks = sorted(recording.run_dir.detailed.ranks(), key=lambda item: (item.rank != late, item.rank))
     parts = [part for part in (_of_rank(recording, rank) for rank in ranks[:RANKS]) if part is not None]
     return Table.concat(sorted(parts, key=lambda part: int(part["rank"][0]))) if parts else None
 

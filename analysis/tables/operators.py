@@ -36,7 +36,7 @@ def operators(recording: Recording) -> Table:
 def modules(recording: Recording) -> Table:
     """Return one row per named module, direction and rank."""
     table = _by_name(recording, modules=True)
-    infos = [] if recording.run_dir is None else rank_infos(recording.run_dir, ("torch",))
+    infos = [] if recording.run_dir is None else rank_infos(recording.run_dir, (recording.run_dir.detailed.name,))
     kept: dict[tuple[Any, str | None], int] = {
         (info.get("rank"), MODULE_PREFIX + name): size for info in infos for name, size in _memory(info).items()
     }

@@ -217,13 +217,17 @@ class Recording:
             if not self._saved:
                 if self._gpu is not None:
                     self._gpu.stop()
-                windows = [] if self.steps is None else [w for w in self.steps.windows if w.skipped is None]
+                # The launcher looks for the files of the first window, even if that was skipped.
+                windows = [] if self.steps is None else [w for w in self.steps.windows if self._has_files(w)]
                 for window in windows:
                     failed = error is not None and not window.closed
                     self._write(window, "failed" if failed else "ok", error if failed else None)
                 if not windows:
                     self._write(None, "ok" if error is None else "failed", error)
             self._saved = True
+
+    def _has_files(self, window: Window) -> bool:
+        return window.skipped is None or window.plan.name == self.names[0]
 
     def save_for(self, signal_name: str) -> None:
         """Save because of a signal, in a separate thread; waits for a trace that is being written."""

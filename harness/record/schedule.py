@@ -52,6 +52,7 @@ def _profile(config: RunConfig, kind: PassName, *, first: bool, alone: bool, tot
     """Return what the profiler of a window records and when.
 
     The torch window records times only, because shapes, memory and FLOPs cost as much again; `detail` records those.
+    Python stacks are in both if they are asked for: findings name the user's function from the torch window.
     Without a detail window the torch window records what `profile` asks for.
     """
     asked = config.profile
@@ -68,7 +69,7 @@ def _profile(config: RunConfig, kind: PassName, *, first: bool, alone: bool, tot
         options = {name: True for name in ("record_shapes", "profile_memory", "with_flops")}
         return ProfileConfig(with_stack=asked.with_stack, modules=asked.modules, **options, **schedule)
     if kind == "torch" and not alone:
-        return ProfileConfig(device_only=asked.device_only, **schedule)
+        return ProfileConfig(device_only=asked.device_only, with_stack=asked.with_stack, **schedule)
     options = {name: getattr(asked, name) for name in ("record_shapes", "profile_memory", "with_stack", "with_flops")}
     return ProfileConfig(device_only=asked.device_only, modules=asked.modules, **options, **schedule)
 

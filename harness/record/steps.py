@@ -81,7 +81,7 @@ class Steps:
     def start(self) -> None:
         """Meet the other ranks before step 0."""
         self.context.barrier()
-        self._open(0)
+        self._open_next(0)
 
     def begin(self, step: int) -> None:
         """Begin a step. The previous step ends here if it is still open."""
@@ -114,11 +114,7 @@ class Steps:
             self.progress.expect(self.needed)
             return
         self._close(window)
-        while self.waiting:
-            self._open(step + 1)
-            if self.window.skipped is None:
-                return
-        self.complete = True
+        self._open_next(step + 1)
 
     def stop(self) -> None:
         """End the last step and close the open window, if there is one."""
@@ -165,6 +161,14 @@ class Steps:
         took = (time.perf_counter_ns() - self._began_ns) * 1e-9
         took = self.context.largest(took)
         return max(0, math.ceil((self._seconds - took) / (took / window.plan.counted)))
+
+    def _open_next(self, step: int) -> None:
+        """Open the next window that can be recorded here; the job is complete if there is none."""
+        while self.waiting:
+            self._open(step)
+            if self.window.skipped is None:
+                return
+        self.complete = True
 
     def _open(self, step: int) -> None:
         window = Window(plan=self.waiting.pop(0), first=step)

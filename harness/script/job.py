@@ -129,7 +129,7 @@ class ScriptJob(Observer):
         counted = steps.ended_early(self._step)
         self._recording.info["job_steps"] = self._step
         self._complete(steps)
-        if not counted and len(steps.windows) == 1:
+        if not counted and sum(window.skipped is None for window in steps.windows) == 1:
             raise RecordingError(
                 f"{name} ended after {self._step} steps, all of them warm-up: this start needs {needed}; reduce "
                 "warmup_steps, profile.wait or profile.warmup, or let it run longer"

@@ -20,7 +20,7 @@ import msgspec
 from rankscope.conf import RunConfig, RunDir, save_config
 from rankscope.conf.columns_file import to_parquet
 from rankscope.conf.contract import KEY_AVERAGES, NO_NUMBERS, OK, PARTIAL, STEP_COLUMNS, WINDOWS, signal_status
-from rankscope.conf.files import write_json
+from rankscope.conf.files import read_json, write_json
 from rankscope.conf.run_dir import Status
 from rankscope.launch.run.distortion import distortion
 from rankscope.launch.run.failure import Failure, Kind, failure_of, missing_file
@@ -156,9 +156,19 @@ def _record_start(
     for name in names if failure is None and node.leads else []:
         failure = failure or missing(node.run_dir, name, node.said_files())
     passes |= dict.fromkeys(reached if failure is None else reached[:-1], "completed")
-    if "timed" in names and "timed" not in reached and names.index(reached[-1]) > names.index("timed"):
+    if failure is None and _skipped_timed(node.run_dir, names, reached):
         del passes["timed"]  # its backend has no recorder, which rank.json says
     return failure
+
+
+def _skipped_timed(run_dir: RunDir, names: list[str], reached: list[str]) -> bool:
+    """Return whether the job got to the timed window and its ranks skipped it. Only a first window has files then."""
+    if "timed" not in names or names.index(reached[-1]) < names.index("timed"):
+        return False
+    if names[0] != "timed":
+        return "timed" not in reached
+    infos = [rank.info for rank in run_dir.for_pass("timed").ranks() if rank.info.exists()]
+    return not any(read_json(info).get("steps") for info in infos)
 
 
 def _run_start(

@@ -9,6 +9,7 @@ import pytest
 
 from rankscope.analysis import load, summarise
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.measure.recording import STEP_COLUMNS
 from rankscope.analysis.show.markdown import report
 from rankscope.conf import RunDir
 
@@ -32,6 +33,7 @@ def test_breakdown_sums_to_the_step(name: str) -> None:
 def test_window_is_clean(name: str) -> None:
     """The harness meets and synchronises before the window: no left-over kernel, every launch recorded."""
     analysis = load(RUNS / name)
+    assert set(analysis.step_table.columns) == set(STEP_COLUMNS)
     assert all(data.left_over == 0 for data in analysis.ranks)
     table = analysis.steps()
     assert (table["covered"] == table["launches"]).all()

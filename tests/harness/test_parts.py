@@ -70,7 +70,7 @@ def test_windows_of_one_process_warm_up_once(tmp_path: Path) -> None:
     together = phases("plain", "timed", "torch", "detail")
     assert together[1:] == [["warmup"] * 2 + ["measured"] * 3, *[["warmup", "active", "active"] * 2] * 2]
     options = [plan.profile for plan in plans(config, RunDir(tmp_path), ["torch", "detail"])]
-    assert [(item.record_shapes, item.with_stack) for item in options] == [(False, False), (True, True)]
+    assert [(item.record_shapes, item.with_stack) for item in options] == [(False, True), (True, True)]
 
 
 def test_windows_fit_a_job_that_is_known_to_be_short(tmp_path: Path) -> None:

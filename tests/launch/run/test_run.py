@@ -148,6 +148,25 @@ def test_cfg_prints_the_configuration_and_starts_nothing(tmp_path: Path, capfd: 
     assert not (tmp_path / "runs").exists()
 
 
+def test_cfg_of_a_sweep_is_refused_and_starts_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["-m", "--cfg", "world_size=1,2", f"runs_dir={tmp_path / 'runs'}"]) == 2
+    assert "--cfg: shows the configuration of one run" in capfd.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_an_option_that_does_not_exist_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["--multi", "world_size=2"]) == 2
     assert "--multi: no such option" in capfd.readouterr().err
+
+
+@pytest.mark.distributed
+def test_a_start_whose_first_window_cannot_be_recorded(tmp_path: Path) -> None:
+    """Gloo cannot time collectives, so the start goes on with the next window; modules are those of the detail pass."""
+    asked = ("passes=[timed,torch,detail]", "profile.modules=[*]", f"run_dir={tmp_path / 'run'}")
+    launcher = start_launcher(*asked, analysis=tuple(recorder._ANALYSIS))
+    said = launcher.communicate(timeout=180)
+    run_dir = RunDir(tmp_path / "run")
+    assert launcher.returncode == 0, said
+    record = run_dir.read_record()
+    assert (record["status"], record["passes"]) == ("completed", {"torch": "completed", "detail": "completed"})
+    assert pq.read_table(run_dir.analysis / "tables" / "modules.parquet").num_rows > 0
