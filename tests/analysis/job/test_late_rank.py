@@ -34,7 +34,7 @@ def window(steps: int = 40, **parts: Matrix) -> Window:
 def test_the_part_that_is_longer_is_the_cause(part: str, cause: str) -> None:
     longer = np.zeros((2, 40))
     longer[1] = 10.0
-    found = judge(window(**{part: longer}), None, Limits())
+    found = judge(window(40, **{part: longer}), None, Limits())
     assert (found.verdict, found.rank, found.cause, found.window) == ("persistent", 1, cause, "plain")
     assert found.lateness_ns == found.gain_ns == 10 * MS and found.chance is not None and found.chance < 1e-9
 
