@@ -260,6 +260,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.what == "judge":
+        if not options.out.is_dir():
+            parser.error(f"{options.out}: no such folder; give the one that `record` wrote")
         return judge(options.out, options.json)
     repeats = range(options.first, options.first + options.repeats)
     record(options.out, options.jobs.split(","), options.faults.split(","), repeats, options.steps)

@@ -114,7 +114,8 @@ def load_config(path: Path) -> RunConfig:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     except (OSError, yaml.YAMLError, TypeError) as error:
-        raise ConfigError(f"{path}: cannot be read as a rankscope configuration ({error})") from None
+        said = " ".join(str(error).split())  # YAML errors have several lines
+        raise ConfigError(f"{path}: cannot be read as a rankscope configuration ({said})") from None
 
 
 def save_config(config: RunConfig, path: Path) -> None:

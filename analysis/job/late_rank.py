@@ -37,7 +37,7 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     steps_late: int = 0
     steps_judged: int = 0
     chance: float | None = None  # the probability that one of equal ranks has this many late steps
-    gain_ns: float = 0.0  # per step: what mending its cause saves, bounded by `_gain`
+    gain_ns: float = 0.0  # per step: what mending its cause saves, as `_gain` estimates it
     step_ns: float | None = None  # the usual step
     late_steps: list[tuple[int, int, float]] = []  # step, rank, lateness
     reason: str | None = None  # why undetermined
@@ -90,7 +90,7 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
 
 
 def _gain(late_ns: Column, why: "Why", mean_ns: float, free: Column | None, at: int) -> float:
-    """Return what fixing the late rank saves in each of its late steps (ns, mean): a bound from below.
+    """Return what fixing the late rank saves in each of its late steps (ns, mean), as an estimate.
 
     `late_ns` is its lateness in these steps, `mean_ns` the mean step of the job. A rank whose backward pass is slow too
     costs more, which the others' waiting hides. Afterwards the job is still as slow as the hosts of the other ranks:

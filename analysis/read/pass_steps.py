@@ -53,6 +53,18 @@ def read_steps(rank_dir: RankDir) -> pa.Table:
     return read_columns(rank_dir.steps, STEP_COLUMNS)
 
 
+def readable(pass_dir: PassDir) -> set[int]:
+    """Return the ranks whose steps and rank.json can be read."""
+    found = set()
+    for rank_dir in pass_dir.ranks():
+        try:
+            read_steps(rank_dir), read_json(rank_dir.info)
+        except (OSError, ValueError):
+            continue
+        found.add(rank_dir.rank)
+    return found
+
+
 def read_pass(pass_dir: PassDir, phase: str | None) -> PassSteps | None:
     """Read the steps of one phase (`measured`, `active`; None: all) of every rank of a pass; None if there are none."""
     ranks: dict[int, dict[str, Column]] = {}

@@ -51,6 +51,7 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     config, notices = _config(recording)
     script = config is not None and config.script is not None
     found = None if run_dir is None else pass_steps.read_pass(run_dir.for_pass("plain"), "measured")
+    notices += [] if run_dir is None else _unreadable(run_dir)
     if run_dir is None or found is None or config is None:
         text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
         notices.append(Notice(kind="no_plain_pass", level="info", message=text))
@@ -71,6 +72,7 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
     traced_ns = slowed[recording.profiler]
     verdict, calls, slow = _job(run_dir, recording.options.limits)
+    verdict = None if verdict is None else _of_all_ranks(verdict, set(found.ranks), config.world_size)
     without = Unprofiled(
         ranks=sorted(found.ranks),
         throughput=rate,
@@ -101,6 +103,33 @@ def _job(run_dir: RunDir, limits: Limits) -> tuple[JobVerdict | None, TimedCalls
         mean_ns = None if plain is None else float(plain.only(plain.counted).step_ns.mean())
         return late_rank.judge(window, calls, limits, mean_ns), calls, slow
     return None if plain is None else late_rank.judge(plain, None, limits), None, slow
+
+
+def _of_all_ranks(verdict: JobVerdict, ranks: set[int], world_size: int) -> JobVerdict:
+    """Return the verdict. That nobody is late is only known if every rank has steps."""
+    missing = sorted(set(range(world_size)) - ranks)
+    if verdict.verdict != "none" or not missing:
+        return verdict
+    reason = f"the {verdict.window} pass has no steps of rank {', '.join(map(str, missing))}"
+    return msgspec.structs.replace(verdict, verdict="undetermined", reason=reason)
+
+
+def _unreadable(run_dir: RunDir) -> list[Notice]:
+    """Return a notice for each file of the plain and the timed pass that exists and cannot be read."""
+    notices = []
+    for pass_dir in (run_dir.for_pass("plain"), run_dir.for_pass("timed")):
+        steps, calls, stacks = pass_steps.readable(pass_dir), read_calls(pass_dir), slow_steps.read_stacks(pass_dir)
+        for rank_dir in pass_dir.ranks():
+            files = (
+                (rank_dir.steps, pass_steps.has_steps(rank_dir), steps, "its steps do not count"),
+                (rank_dir.calls, rank_dir.calls.exists(), calls, "the collectives' times are not used"),
+                (rank_dir.slow_steps, rank_dir.slow_steps.exists(), stacks, "the lines of slow steps are missing"),
+            )
+            for path, exists, read_ranks, consequence in files:
+                if exists and rank_dir.rank not in read_ranks:
+                    text = f"{path}: cannot be read, or rank.json beside it: {consequence}; record again"
+                    notices.append(Notice(kind="file_unreadable", rank=rank_dir.rank, file=path.name, message=text))
+    return notices
 
 
 def _distortion(recording: Recording, overheads: dict[str, float | None]) -> list[Notice]:

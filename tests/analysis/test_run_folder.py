@@ -95,3 +95,15 @@ def test_why_a_run_has_no_trace(changes: dict[str, Any], says: str, tmp_path: Pa
     with pytest.raises(AnalysisError) as refused:
         load(run_dir.path)
     assert says in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_an_unreadable_file_of_the_plain_pass_is_named(tmp_path: Path) -> None:
+    """Its rank could be the late one, so the plain pass has no verdict: that of the trace holds, and it says so."""
+    run_dir = RunDir(shutil.copytree(RUNS / "images_w2", tmp_path / "run"))
+    broken = run_dir.for_pass("plain").rank(1)
+    broken.steps.write_text("no Parquet")
+    broken.slow_steps.write_text("[1")
+    summary = summarise(load(run_dir.path))
+    named = {item["file"]: item["rank"] for item in summary["warnings"] if item["kind"] == "file_unreadable"}
+    assert named == {"steps.parquet": 1, "slow_steps.json": 1}
+    assert summary["stragglers"]["window"] == "trace" and summary["throughput"] is None
