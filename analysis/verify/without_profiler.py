@@ -53,7 +53,8 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     found = None if run_dir is None else pass_steps.read_pass(run_dir.for_pass("plain"), "measured")
     notices += [] if run_dir is None else _unreadable(run_dir)
     if run_dir is None or found is None or config is None:
-        text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
+        why = "no plain pass" if found is None else "the plain pass needs config.yaml"
+        text = f"{why}: throughput and profiler overhead are null, and the verdict holds under the profiler"
         notices.append(Notice(kind="no_plain_pass", level="info", message=text))
         return Unprofiled(script=script), notices
     traced = {
