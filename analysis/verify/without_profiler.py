@@ -101,8 +101,7 @@ def _job(run_dir: RunDir, limits: Limits) -> tuple[JobVerdict | None, TimedCalls
     plain = None if passed is None else Window.of(passed)
     slow = None if plain is None else slow_steps.find(plain, limits, slow_steps.read_stacks(run_dir.for_pass("plain")))
     if window is not None and calls is not None and np.any(calls.step >= 0):
-        mean_ns = None if plain is None else float(plain.only(plain.counted).step_ns.mean())
-        return late_rank.judge(window, calls, limits, mean_ns), calls, slow
+        return late_rank.judge(window, calls, limits, plain), calls, slow
     return None if plain is None else late_rank.judge(plain, None, limits), None, slow
 
 
