@@ -80,6 +80,14 @@ def test_a_config_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert load_config(tmp_path / "config.yaml") == config
 
 
+def test_a_config_of_another_version_is_read(tmp_path: Path) -> None:
+    """A key that is gone is left out. What fitted together with the defaults of its time is not checked again."""
+    path = tmp_path / "config.yaml"
+    path.write_text("script: a.py\nmodel: {size: small, gone: 1}\ngone: {a: 1}\nworld_size: 3\n")
+    found = load_config(path)
+    assert (found.script, found.model.size, found.world_size) == ("a.py", "small", 3)
+
+
 @pytest.mark.parametrize("text", ["", "- 1\n", "a: [", "3"])
 def test_a_broken_config_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
