@@ -12,8 +12,8 @@ from rankscope.conf import RunConfig
 from rankscope.launch.system.torch_facts import TorchFacts
 
 GIB = 2**30
-# model: its sizes, the largest first, with the GiB that training in fp32 needs without a batch and for each sample.
-# Peaks of torch's allocator on an H200, batches of 8 and 16.
+# model: its sizes above tiny, the largest first, with the GiB that training in fp32 needs without a batch and for each
+# sample. Peaks of torch's allocator on an H200, batches of 8 and 16.
 _NEEDS: dict[str, dict[str, tuple[float, float]]] = {
     "gpt": {"large": (4.6, 2.1), "medium": (1.5, 1.2), "small": (0.5, 0.4)},
     "resnet": {"large": (2.5, 0.25), "medium": (0.5, 0.1), "small": (0.3, 0.06)},
@@ -33,7 +33,7 @@ def with_size(config: RunConfig, facts: TorchFacts | None, others: Sequence[RunC
     if config.model.size != "auto" or config.script is not None:
         return config
     peers = [config, *(other for other in others if other.model.name == config.model.name)]
-    order = ["tiny", *reversed(_NEEDS[config.model.name])]
+    order = ["tiny", *reversed(_NEEDS.get(config.model.name, {}))]
     size = min((_size(peer, facts) for peer in peers), key=order.index)
     return msgspec.structs.replace(config, model=msgspec.structs.replace(config.model, size=size))
 
@@ -43,7 +43,7 @@ def _size(config: RunConfig, facts: TorchFacts | None) -> str:
     if memory_gib is None:
         return "tiny"
     name, fp32 = config.model.name, config.precision.name == "fp32"
-    for size, (model_gib, sample_gib) in _NEEDS[name].items():
+    for size, (model_gib, sample_gib) in _NEEDS.get(name, {}).items():
         needed = model_gib + sample_gib * config.rank_batch_size
         if needed <= _USABLE * memory_gib and not (fp32 and (name, size) in _SLOW_IN_FP32):
             return size

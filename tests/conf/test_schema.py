@@ -1,11 +1,12 @@
 """The configuration: what is refused and in which words, and that what is written is read back."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from rankscope.conf import ConfigError, RunConfig, load_config, parse_config, save_config
+from rankscope.conf.sections import ModelName
 
 # data, then what the one line must hold: the key with its value, and what is allowed
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
@@ -14,7 +15,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"steps": 2.5}, ("steps=2.5", "int")),
     ({"batchsize": 8}, ("batchsize", "unknown key", "batch_size")),
     ({"model": {"nam": "gpt"}}, ("model.nam", "unknown key", "name")),
-    ({"model": {"name": "bert"}}, ("model.name='bert'", "gpt, resnet, mlp")),
+    ({"model": {"name": "bert"}}, ("model.name='bert'", ", ".join(get_args(ModelName)))),
     ({"compile": "fast"}, ("compile='fast'", "off, default, reduce-overhead, max-autotune")),
     ({"passes": ["plain", "nsight"]}, ("passes", "nsight", "plain, timed")),
     ({"passes": []}, ("passes=[]", "at least one")),
