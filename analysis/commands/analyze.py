@@ -196,7 +196,13 @@ def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
     """Return the folder to write to: `out`, or the analysis/ of a run; None for other recordings without `out`."""
     if out is not None:
         return out
-    return RunDir(paths[0]).analysis if len(paths) == 1 and RunDir(paths[0]).record.exists() else None
+    if len(paths) != 1 or not RunDir(paths[0]).record.exists():
+        return None
+    folder = RunDir(paths[0]).analysis
+    link = next((path for path in (folder, *folder.rglob("*")) if path.is_symlink()), None)
+    if link is not None:  # a stranger's run folder must not choose where files are replaced
+        raise AnalysisError(f"{link}: a link, and reports would be written through it; remove it or give --out")
+    return folder
 
 
 def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
