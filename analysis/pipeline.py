@@ -41,6 +41,7 @@ from rankscope.conf.contract import TORCH_PASSES
 from rankscope.conf.user_cache import user_folder
 
 _NAMED_ONE_BY_ONE = 8  # a message lists at most this many ranks
+_ONE_STEP = "a window of one step only shows when the ranks' profilers started"
 _NO_ROWS = np.zeros(0, np.int64)
 _UNTRACED = "not traced: the parts of a step are unknown; record more with passes=[plain,torch]"
 
@@ -166,16 +167,19 @@ def _measure(
     if options.only_steps is not None:
         chosen, more = step_choice.only(chosen, options.only_steps)
         notices += more
-    judged = step_choice.judged(chosen, steps)
     late = stragglers.lateness(calls)
     counted = steps.take(np.isin(steps["step"], chosen))
+    step_ns = float(np.median(counted["step_ns"])) if len(counted) else 0.0
+    together_ns = stragglers.least_lateness(step_ns, alignment, options.limits)
+    judged = step_choice.judged(chosen, steps, together_ns)
     if undecided or not chosen:
         verdict = stragglers.Verdict(verdict="undetermined", reason=undecided or "no complete step was recorded")
     elif world_size == 1:
         verdict = stragglers.Verdict(verdict="none", steps_judged=len(judged))
+    elif not judged:
+        verdict = stragglers.Verdict(verdict="undetermined", reason=_ONE_STEP)
     else:
-        step_ns = float(np.median(counted["step_ns"]))
-        verdict = stragglers.judge(late, calls, complete, alignment, judged, step_ns, options.limits)
+        verdict = stragglers.judge(late, calls, complete, alignment, judged, steps, step_ns, options.limits)
     recording = Recording(
         ranks=data,
         world_size=world_size,

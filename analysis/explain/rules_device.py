@@ -48,21 +48,27 @@ def _compute_bound(facts: Facts, limits: Limits) -> Claim | None:
 
 
 def _throttled(facts: Facts, limits: Limits) -> Claim | None:
-    verdict = facts.verdict
-    others = [state["clock_mhz"] for rank, state in facts.clocks.items() if rank != verdict.rank]
-    if verdict.rank not in facts.clocks or verdict.cause != "compute" or not others or not verdict.steps_judged:
+    verdict, clocks = facts.verdict, facts.clocks
+    others = [state["clock_mhz"] for rank, state in clocks.items() if rank not in verdict.ranks]
+    if verdict.cause != "compute" or not others or not verdict.steps_judged:
         return None
-    own, usual = facts.clocks[verdict.rank], statistics.median(others)
-    if own["clock_mhz"] > (1 - limits.clock_share) * usual:
+    usual = statistics.median(others)
+    slow = [
+        rank
+        for rank in verdict.ranks
+        if rank in clocks and clocks[rank]["clock_mhz"] <= (1 - limits.clock_share) * usual
+    ]
+    if not slow:
         return None
-    own_steps = [item for item in verdict.per_step if item.rank == verdict.rank]
-    gain = sum(item.recoverable_ns for item in own_steps) / verdict.steps_judged
+    reasons = 0
+    for rank in slow:
+        reasons |= int(clocks[rank]["reasons"])
     evidence = {
-        "clock_mhz": round(own["clock_mhz"], 1),
+        "clock_mhz": round(min(clocks[rank]["clock_mhz"] for rank in slow), 1),
         "others_clock_mhz": round(usual, 1),
-        "reasons": [name for bit, name in REASONS.items() if int(own["reasons"]) & bit],
+        "reasons": [name for bit, name in REASONS.items() if reasons & bit],
     }
-    return Claim(ranks=[verdict.rank], gain_ns=gain, evidence=evidence)
+    return Claim(ranks=slow, gain_ns=verdict.gain_ns(slow), evidence=evidence)
 
 
 # The bits in nvml.h; an idle GPU (0x1) does not count as throttled.

@@ -13,18 +13,22 @@ from rankscope.analysis.core.collective_kinds import (
 )
 from rankscope.analysis.core.intervals import union
 from rankscope.analysis.core.notices import Level, Notice
-from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
+from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import sm_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.activity import activity
-from rankscope.analysis.rank.classify import classify, with_cpu_metadata
-from rankscope.analysis.rank.rank_data import COMM_COLUMNS, NO_STEP, RankData
-from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, step_at, step_of_device_work
-from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of, launch_of
+from rankscope.analysis.rank.device_work import (
+    MAX_DURATION,
+    covered_launches,
+    device_tables,
+    of_role,
+    other_devices,
+)
+from rankscope.analysis.rank.rank_data import COMM_COLUMNS, NO_STEP, DeviceWork, RankData
+from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, step_at
+from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of
 from rankscope.conf.contract import DATA_WAIT
 
-MAX_DURATION = 7 * 86400 * 10**9  # ns
-CLOCK_NOISE = 1_000_000  # ns by which a kernel may seem to start before its own launch
 _DATA_WAIT = re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#")
 _NOT_COMPUTE = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)")
 
@@ -54,16 +58,17 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
     main = steps["thread"][0] if len(steps) else None
     launches = trace.launches.with_columns(end=end_of(trace.launches))
     mode = "device" if len(trace.device) else "cpu"
+    waits = _data_waits(trace.host, steps, main)
+    others: list[DeviceWork] = []
     if mode == "device":
-        kernels = _device_work(trace, launches, steps, note)
+        tables = device_tables(trace, launches, steps, note)
+        covered = covered_launches(steps, tables, launches, note)
+        kernels, others = tables[0], other_devices(tables[1:], steps, covered, waits)
     else:
         kernels = _host_work(trace, steps, note)
-    waits = _data_waits(trace.host, steps, main)
+        covered = (np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64))
     left_over = int((kernels["step"] == NO_STEP).sum()) if len(steps) else 0
-    work = [
-        union(kernels["start"][kernels["role"] == role], kernels["end"][kernels["role"] == role]) for role in _ROLES
-    ]
-    windows = device_windows(steps, kernels, launches, waits, mode)
+    windows = device_windows(steps, kernels, covered, waits, mode)
     windows = windows.with_columns(sm_busy=sm_time(kernels, windows["start"], windows["end"]))
     on_gpu = launches if mode == "device" else launches.take(np.zeros(len(launches), bool))
     done, syncs = activity(windows, kernels, on_gpu, trace.host, where)
@@ -82,8 +87,8 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         steps=windows,
         comms=_comms(kernels),
         kernels=kernels,
-        compute=work[0],
-        copies=work[1],
+        compute=of_role(kernels, COMPUTE),
+        copies=of_role(kernels, COPY),
         data_wait=union(waits["start"], waits["end"]),
         activity=done,
         syncs=syncs,
@@ -92,103 +97,9 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         span=(int(kernels["start"].min()), int(kernels["end"].max())) if len(kernels) else None,
         left_over=left_over,
         notices=notices,
+        device=int(kernels["device"][0]) if mode == "device" and len(kernels) else None,
+        others=others,
     )
-
-
-_ROLES = (COMPUTE, COPY)
-
-
-# --- GPU records ---------------------------------------------------------------------------------------------
-
-
-def _device_work(trace: RankTrace, launches: Table, steps: Table, note: object) -> Table:
-    assert callable(note)
-    table = _one_device(trace.device, note)
-    launch = launch_of(table["correlation"], launches)
-    table = table.with_columns(
-        end=end_of(table),
-        launch_start=np.where(launch >= 0, launches["start"][launch] if len(launches) else UNKNOWN, UNKNOWN),
-        launch_name=launches["name"][launch] if len(launches) else np.full(len(table), -1, np.int32),
-        launch_thread=launches["thread"][launch] if len(launches) else np.full(len(table), -1, np.int32),
-        described=(table["collective"] >= 0).astype(np.int64),
-    )
-    table = Table(table.columns, {**table.words, "launch_name": launches.words["name"]})
-    table = _possible(table, note).sort("start")
-    table = with_cpu_metadata(table, trace.host)
-    kind, words, role = classify(table)
-    table = Table({**table.columns, "kind": kind, "role": role}, {**table.words, "kind": words})
-    return table.with_columns(step=step_of_device_work(table, steps))
-
-
-def _one_device(table: Table, note: object) -> Table:
-    """Keep only the device with the most records: shares over several devices in one process have no meaning."""
-    assert callable(note)
-    devices, counts = np.unique(table["device"], return_counts=True)
-    if len(devices) < 2:
-        return table
-    kept = devices[np.argmax(counts)]
-    note(
-        "several_devices",
-        f"work on devices {', '.join(map(str, devices))}; only device {kept} is measured: one process per device",
-        device=int(kept),
-    )
-    return table.take(table["device"] == kept)
-
-
-def _possible(table: Table, note: object) -> Table:
-    """Drop and report records that cannot be true; shorten kernels that contain a later one of their stream."""
-    assert callable(note)
-    duration, launch = table["duration"], table["launch_start"]
-    reasons = {
-        "no_start": table["start"] == UNKNOWN,
-        "no_duration": duration == UNKNOWN,
-        "negative_duration": (duration < 0) & (duration != UNKNOWN),
-        "too_long": duration > MAX_DURATION,
-        "precedes_launch": (launch != UNKNOWN) & (table["start"] < launch - CLOCK_NOISE),
-    }
-    bad = np.logical_or.reduce(list(reasons.values()))
-    if bad.any():
-        counts = {reason: int(mask.sum()) for reason, mask in reasons.items() if mask.any()}
-        words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.items())
-        note("impossible_record", f"{int(bad.sum())} records left out: {words}", count=int(bad.sum()), reasons=counts)
-    early = (launch != UNKNOWN) & (table["start"] < launch) & ~bad
-    if early.any():
-        worst = int((launch - table["start"])[early].max())
-        note(
-            "start_before_launch",
-            f"{int(early.sum())} kernels seem to start up to {worst / 1000:.1f} us before their launch; kept",
-            "info",
-            count=int(early.sum()),
-        )
-    return _clip_swallowed(table.take(~bad), note)
-
-
-def _clip_swallowed(table: Table, note: object) -> Table:
-    """End a kernel where a later one of its stream begins, if that one is not empty and would lie completely inside.
-
-    Kernels of one graph launch run side by side under the same stream number, so they are left unchanged.
-    """
-    assert callable(note)
-    if not len(table):
-        return table
-    is_graph = table.where("launch_name", lambda word: "graph" in word.lower())
-    kernel = (table["activity"] == KERNEL) & (table["duration"] > 0) & ~is_graph
-    rows = np.flatnonzero(kernel)
-    rows = rows[np.lexsort([-table["end"][rows], table["start"][rows], table["stream"][rows]])]
-    start, end, stream = table["start"][rows], table["end"][rows].copy(), table["stream"][rows]
-    swallowed = (stream[:-1] == stream[1:]) & (start[1:] > start[:-1]) & (end[1:] <= end[:-1])
-    if not swallowed.any():
-        return table
-    end[:-1][swallowed] = start[1:][swallowed]
-    clipped = table["end"].copy()
-    clipped[rows] = end
-    count = int(swallowed.sum())
-    note(
-        "overlong_record",
-        f"{count} kernels contain a later kernel of their stream: ended where it begins",
-        count=count,
-    )
-    return table.with_columns(end=clipped, duration=clipped - table["start"])
 
 
 # --- CPU records ---------------------------------------------------------------------------------------------

@@ -19,6 +19,18 @@ COMM_COLUMNS = (
 NO_STEP = -1  # launched outside every step: left over from before the window, or launched after it
 
 
+class DeviceWork(msgspec.Struct, kw_only=True):
+    """What a process did on one more device than the one that stands for its rank."""
+
+    device: int
+    steps: Table  # as those of the rank, with the windows of this device
+    compute: Intervals
+    comm: Intervals
+    copies: Intervals
+    span: tuple[int, int]
+    records: int
+
+
 class RankData(msgspec.Struct, kw_only=True):
     """The measurements of one rank that need no other rank."""
 
@@ -46,3 +58,5 @@ class RankData(msgspec.Struct, kw_only=True):
     span: tuple[int, int] | None  # first start and last end of the device records (without a GPU: of `kernels`)
     left_over: int  # device records launched before the window
     notices: list[Notice]
+    device: int | None = None  # the device of all tables above; None on a CPU
+    others: list[DeviceWork] = []  # the other devices of the process

@@ -4,13 +4,12 @@ import re
 
 import numpy as np
 
-from rankscope.analysis.core.record_kinds import is_launch
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
 
 STEP = re.compile(r"ProfilerStep\s*#(\d+)$")
-COVERED = 0.98  # share of a step's launches that must have left a record; with fewer, the step is partial
+COVERED = 0.98  # share of a step's launches that must not be lost; with fewer, the step is partial
 LINKED = 0.5  # share of records with a launch above which a record without one is an exception
 
 
@@ -43,7 +42,8 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
 
     A record without launch belongs to the step at its own start. But if most records of the trace have a launch, then
     records before the first launched one of their stream are left over from before the window, and later ones belong
-    to the step of their predecessor.
+    to the step of their predecessor. On a stream without any launch it is the step whose work the device had begun
+    last, because the host may be a step ahead.
     """
     linked = table["launch_start"] != UNKNOWN
     by_launch = step_at(np.where(linked, table["launch_start"], 0), steps)
@@ -51,7 +51,8 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
     if not len(table) or linked.mean() < LINKED:
         return np.where(linked, by_launch, by_start)
     step = np.where(linked, by_launch, NO_STEP)
-    opened = table["start"][linked].min()
+    latest = np.maximum.accumulate(np.where(linked, np.arange(len(table)), -1))
+    running = np.where(latest >= 0, by_launch[np.maximum(latest, 0)], NO_STEP)
     for stream in np.unique(table["stream"][~linked]).tolist():
         rows = np.flatnonzero(table["stream"] == stream)
         has = linked[rows]
@@ -59,14 +60,14 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
             previous = np.maximum.accumulate(np.where(has, np.arange(len(rows)), -1))
             step[rows] = np.where(previous >= 0, step[rows[np.maximum(previous, 0)]], NO_STEP)
         else:
-            step[rows] = np.where(table["start"][rows] < opened, NO_STEP, by_start[rows])
+            step[rows] = running[rows]
     return step
 
 
-def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, mode: str) -> Table:
+def device_windows(steps: Table, kernels: Table, covered: tuple[Column, Column], waits: Table, mode: str) -> Table:
     """Return each step with its annotation on the host, its window, its records and launches, and its data wait.
 
-    `covered` is how many of the launches left a record. On a device, a step lasts from the end of the previous step's
+    `covered` are the columns of `coverage.coverage`. On a device, a step lasts from the end of the previous step's
     last work to the end of its own, so steps tile the timeline. The first begins where left-over work ends, or with its
     annotation if there is none. On a CPU the annotation is the window.
     """
@@ -87,7 +88,7 @@ def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, 
         opens = _cycle_starts(steps)
         start = np.where(opens & (start < steps["host_start"]), np.maximum(start, _gap_start(start, steps)), start)
         end = np.maximum(end, start)
-    launched, covered = _coverage(steps, kernels, launches)
+    launched, found = covered
     return Table(
         {
             "step": steps["step"],
@@ -97,9 +98,9 @@ def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, 
             "end": end,
             "records": records,
             "launches": launched,
-            "covered": covered,
+            "covered": found,
             "data_wait": _waits(steps, waits),
-            "complete": (records > 0) & (end > start) & (covered >= COVERED * launched),
+            "complete": (records > 0) & (end > start) & (found >= COVERED * launched),
         }
     )
 
@@ -139,12 +140,3 @@ def _waits(steps: Table, waits: Table) -> Column:
         of_step = waits["step"] == step
         total[index] = (waits["end"][of_step] - waits["start"][of_step]).sum()
     return total
-
-
-def _coverage(steps: Table, kernels: Table, launches: Table) -> tuple[Column, Column]:
-    """Return (number of launches, number of launches that left a record) of each step."""
-    launching = launches.where("name", is_launch)
-    calls = launches.take(launching & (launches["start"] != UNKNOWN))
-    step = step_at(calls["start"], steps)
-    seen = np.isin(calls["correlation"], kernels["correlation"])
-    return _count(step, steps["step"]), _count(step[seen], steps["step"])

@@ -15,6 +15,7 @@ from rankscope.analysis.show.words import (
     rate_words,
     slow_words,
     slowdown,
+    unsplit_words,
     verdict_sentence,
     warning_lines,
 )
@@ -44,6 +45,7 @@ def _parts(summary: Json) -> list[RenderableType | None]:
         _headline(summary),
         _hosts(summary),
         _breakdown(summary),
+        _devices(summary),
         _collectives(summary),
         _agreement(summary),
         _findings(summary),
@@ -109,7 +111,22 @@ def _breakdown(summary: Json) -> RenderableType | None:
     if len(rows) > _SHOWN_RANKS:
         table.caption = f"{len(rows) - _SHOWN_RANKS} more in summary.json"
     note = Text("transfer and wait: the exposed parts of communication; '?': unknown, see below", "dim")
+    note.append(unsplit_words(rows[:_SHOWN_RANKS]))
     return Group(Text(), table, note)
+
+
+def _devices(summary: Json) -> RenderableType | None:
+    """Return a table of the devices beside the one that stands for its rank."""
+    rows = summary["devices"]
+    if not rows:
+        return None
+    table = Table(title="Further devices of a rank's process, whole window, ms", title_justify="left", box=None)
+    columns = ("compute", "comm", "exposed_comm", "copy", "idle", "span")
+    for title in ("rank", "device", *columns):
+        table.add_column(title.replace("_", " "), justify="right")
+    for row in rows[:_SHOWN_RANKS]:
+        table.add_row(str(row["rank"]), str(row["device"]), *(_number(row[f"{name}_ms"]) for name in columns))
+    return Group(Text(), table)
 
 
 def _totals(summary: Json) -> RenderableType:
