@@ -11,9 +11,8 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.align import borrowed_sizes
-from rankscope.analysis.align.clock import align
-from rankscope.analysis.align.match import match
 from rankscope.analysis.align.nsys_groups import with_groups
+from rankscope.analysis.align.pairing import pair
 from rankscope.analysis.align.waits import split_waits
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.notices import AnalysisError, Notice
@@ -155,9 +154,9 @@ def _measure(
     data: list[RankData], world_size: int, missing: list[int], undecided: str | None, options: Options
 ) -> tuple[Recording, list[Notice]]:
     complete = [item for item in data if item.complete]
-    calls = match(complete or data)
-    alignment = align(calls, complete or data)
-    calls = split_waits(calls, alignment, frozenset(item.rank for item in complete))
+    paired = pair(complete or data)
+    alignment = paired.alignment
+    calls = split_waits(paired.calls, alignment, frozenset(item.rank for item in complete))
     rows = group_by.positions(calls["rank"])
     measured = Table({name: calls[name] for name in ("start", "end", "ready_ns", "wait_ns")})
     tables = [measure_steps(item, measured.take(rows.get(item.rank, _NO_ROWS)), alignment) for item in complete or data]
@@ -172,14 +171,18 @@ def _measure(
     step_ns = float(np.median(counted["step_ns"])) if len(counted) else 0.0
     together_ns = stragglers.least_lateness(step_ns, alignment, options.limits)
     judged = step_choice.judged(chosen, steps, together_ns)
+    notices += paired.notices
+    unpaired = f"collectives cannot be paired: {next(iter(paired.unpaired.values()))}" if paired.unpaired else None
     if undecided or not chosen:
         verdict = stragglers.Verdict(verdict="undetermined", reason=undecided or "no complete step was recorded")
     elif world_size == 1:
         verdict = stragglers.Verdict(verdict="none", steps_judged=len(judged))
     elif not judged:
-        verdict = stragglers.Verdict(verdict="undetermined", reason=_ONE_STEP)
+        verdict = stragglers.Verdict(verdict="undetermined", reason=unpaired or _ONE_STEP)
     else:
         verdict = stragglers.judge(late, calls, complete, alignment, judged, steps, step_ns, options.limits)
+        if unpaired and verdict.verdict in ("none", "undetermined"):
+            verdict = stragglers.Verdict(verdict="undetermined", reason=unpaired)
     recording = Recording(
         ranks=data,
         world_size=world_size,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis.align.match import group_members, group_name
+from rankscope.analysis.align.groups import group_members, group_name
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND
 from rankscope.analysis.core.json import Json

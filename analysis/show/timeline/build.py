@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from rankscope.analysis.align.match import group_name
+from rankscope.analysis.align.groups import group_name
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.intervals import Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
