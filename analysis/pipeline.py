@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.align import borrowed_sizes
+from rankscope.analysis.align.clock import Alignment
 from rankscope.analysis.align.nsys_groups import with_groups
 from rankscope.analysis.align.pairing import pair
 from rankscope.analysis.align.waits import split_waits
@@ -86,7 +87,9 @@ def _plain_only(paths: list[Path], options: Options) -> tuple[Recording, list[No
 
 def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]]:
     """Read the traces and measure them."""
-    found = reports.expand(sources.find(paths), options.nsys_steps)
+    found = sources.find(paths)
+    files = [msgspec.structs.replace(source, steps=options.steps_from) for source in found.files]
+    found = reports.expand(msgspec.structs.replace(found, files=files), options.steps_from)
     if options.only_ranks is not None:
         found = _only(found, options.only_ranks)
     outcomes, notices = _read(found, options)
@@ -195,8 +198,21 @@ def _measure(
         steps_judged=judged,
         verdict=verdict,
         options=options,
+        stretch=_stretch(complete or data, measured, rows, alignment),
     )
     return recording, notices
+
+
+def _stretch(ranks: list[RankData], calls: Table, rows: dict[int, Column], alignment: Alignment) -> Table | None:
+    """Return the whole window of each rank as one stretch; None if there are steps."""
+    windows = [item.stretch for item in ranks]
+    if any(window is None for window in windows):
+        return None
+    tables = []
+    for item, window in zip(ranks, windows, strict=True):
+        whole = msgspec.structs.replace(item, steps=window)
+        tables.append(measure_steps(whole, calls.take(rows.get(item.rank, _NO_ROWS)), alignment))
+    return Table.concat(tables)
 
 
 def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) -> Column:

@@ -35,6 +35,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     light_tried: bool = False  # whether a light pass was recorded as well
     job: JobVerdict | None = None  # which rank is late without a profiler; None: not recorded
     slow: SlowSteps | None = None
+    stretch: bool = False  # the recording has no steps: `steps` has one row per rank, for the whole window
     loader_cpu: tuple[float, int] | None = None  # from loader.on_cpu
 
     @property

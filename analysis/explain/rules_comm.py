@@ -179,6 +179,7 @@ RULES = (
         id="no_overlap",
         says="almost no communication is hidden, and it comes in one or two all-reduces",
         based_on="overlap ratio",
+        counts_steps=True,
         check=_no_overlap,
         advice=Advice(
             "gradients are reduced only after the backward pass: smaller buckets let the first ones start earlier",
@@ -199,6 +200,7 @@ RULES = (
         id="large_last_bucket",
         says="the last all-reduce, which nothing can hide, holds most of the bytes",
         based_on="sizes in order of start",
+        counts_steps=True,
         check=_large_last_bucket,
         advice=Advice(
             "the last bucket holds most of the gradients, and nothing hides it: smaller buckets",
@@ -212,6 +214,7 @@ RULES = (
         id="small_buckets",
         says="many small all-reduces",
         based_on="mean size (gloo's records have none: then `ddp.bucket_cap_mb`), calls per step",
+        counts_steps=True,
         check=_small_buckets,
         advice=Advice("many small all-reduces, each with its own latency: larger buckets", ("ddp.bucket_cap_mb=25",)),
         part="communication",
@@ -222,6 +225,7 @@ RULES = (
         id="sync_every_micro_step",
         says="accumulation without `no_sync`",
         based_on="the run's settings",
+        counts_steps=True,
         check=_sync_every_micro_step,
         advice=Advice(
             "gradients are reduced in every micro-step: only the last needs it (no_sync)", ("ddp.no_sync=true",)
@@ -233,6 +237,7 @@ RULES = (
         id="unused_parameters_scan",
         says="DDP looks for unused parameters",
         based_on="the run's settings; in foreign traces an all-reduce of integers in every step",
+        counts_steps=True,
         check=_unused_parameters_scan,
         advice=Advice(
             "DDP walks the graph for unused parameters in every step: turn it off if every parameter is used",

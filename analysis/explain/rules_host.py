@@ -32,7 +32,10 @@ def _first_batch(facts: Facts, limits: Limits) -> Claim | None:
     restarts = {row["rank"]: row["epoch_restart_ms"] for row in facts.loader if row["epoch_restart_ms"]}
     if not restarts:
         return None
-    gain = max(restarts.values()) * 1e6 / facts.count
+    restarted = np.zeros(len(facts.steps), bool)
+    for row in facts.loader:
+        restarted |= (facts.steps["rank"] == row["rank"]) & np.isin(facts.steps["step"], row["outlier_steps"])
+    gain = min(max(restarts.values()) * 1e6 / facts.count, facts.gain(facts.steps["data_stall_ns"] * restarted))
     if gain < limits.reported * facts.step_ns:
         return None
     evidence = {"epoch_restart_ms": {str(rank): value for rank, value in restarts.items()}, "steps": facts.count}
@@ -89,7 +92,9 @@ def _sync_in_loop(facts: Facts, limits: Limits) -> Claim | None:
     }
     if ddp_times_itself(places):
         return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, variant="ddp")
-    return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place=first_place(places))
+    return Claim(
+        ranks=ranks, gain_ns=gain, evidence=evidence, place=first_place(places, "window" if facts.stretch else "step")
+    )
 
 
 def _small_kernels(facts: Facts, limits: Limits) -> Claim | None:
@@ -165,6 +170,7 @@ RULES = (
         id="first_batch",
         says="the loader starts again in every epoch",
         based_on="data waits of more than ten times the median, after the first step",
+        counts_steps=True,
         check=_first_batch,
         advice=Advice(
             "the loader's workers start again in every epoch: keep them, or make epochs longer",
@@ -250,6 +256,7 @@ RULES = (
         id="small_kernels",
         says="many short kernels",
         based_on="median compute kernel and number per step",
+        counts_steps=True,
         check=_small_kernels,
         advice=Advice(
             "many short kernels: fuse them (compilation, a fused optimizer), or a larger batch",
@@ -260,6 +267,7 @@ RULES = (
         id="memory_pressure",
         says="the allocator requests memory from the driver inside steps",
         based_on="cudaMalloc, cudaFree and the like; idle time inside them",
+        counts_steps=True,
         check=_memory_pressure,
         advice=Advice(
             "the allocator requests memory from the driver inside the step: no empty_cache() in the loop, a smaller "

@@ -99,7 +99,7 @@ def totals(data: RankData) -> dict[str, float | int | None]:
     every = either(data.compute, comm, data.copies)
     span = int(every[1][-1] - every[0][0]) if every.shape[1] else None
     if data.span is not None:  # a record of zero length still marks an end of the span
-        span = data.span[1] - data.span[0]
+        span = data.span[1] - data.span[0] - data.pauses
     compute, communication, busy = length(data.compute), length(comm), length(every)
     exposed = length(either(data.compute, comm)) - compute
     return {

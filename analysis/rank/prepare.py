@@ -1,6 +1,7 @@
 """Turns a rank's tables into `RankData`: rejects impossible records, classifies, assigns to steps, merges intervals."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from rankscope.analysis.rank.device_work import (
     other_devices,
 )
 from rankscope.analysis.rank.rank_data import COMM_COLUMNS, NO_STEP, DeviceWork, RankData
-from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, step_at
+from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, numbers_repeat, step_at, whole_window
 from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of
 from rankscope.conf.contract import DATA_WAIT
 
@@ -33,8 +34,9 @@ _DATA_WAIT = re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#")
 _NOT_COMPUTE = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)")
 
 _NO_STEPS = {
-    "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step",
-    "nsys": "no NVTX range of a step: numbers of the whole window only; name yours with --nsys-steps",
+    "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step, or name an "
+    "annotation with --steps-from",
+    "nsys": "no NVTX range of a step: numbers of the whole window only; name yours with --steps-from",
 }
 
 
@@ -55,6 +57,9 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
     steps = host_steps(trace.host)
     if not len(steps):
         note("no_steps", _NO_STEPS[trace.source])
+    elif numbers_repeat(trace.host):
+        first, last = int(steps["step"][0]), int(steps["step"][-1])
+        note("steps_repeat", f"the numbers of its steps begin again: counted on, as {first} to {last}", "info")
     main = steps["thread"][0] if len(steps) else None
     launches = trace.launches.with_columns(end=end_of(trace.launches))
     mode = "device" if len(trace.device) else "cpu"
@@ -70,8 +75,10 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
     left_over = int((kernels["step"] == NO_STEP).sum()) if len(steps) else 0
     windows = device_windows(steps, kernels, covered, waits, mode)
     windows = windows.with_columns(sm_busy=sm_time(kernels, windows["start"], windows["end"]))
+    stretch = None if len(steps) or not len(kernels) else _stretch(kernels, waits, launches, trace.windows)
     on_gpu = launches if mode == "device" else launches.take(np.zeros(len(launches), bool))
-    done, syncs = activity(windows, kernels, on_gpu, trace.host, where)
+    counted = kernels if stretch is None else kernels.with_columns(step=_window_of(kernels["start"], trace.windows))
+    done, syncs = activity(windows if stretch is None else stretch, counted, on_gpu, trace.host, where)
     return RankData(
         rank=rank,
         files=trace.files,
@@ -99,7 +106,33 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         notices=notices,
         device=int(kernels["device"][0]) if mode == "device" and len(kernels) else None,
         others=others,
+        stretch=stretch,
+        pauses=sum(max(0, start - end) for (_, end), (start, _) in pairwise(trace.windows)),
     )
+
+
+def _window_of(times: Column, windows: list[tuple[int, int]]) -> Column:
+    """Return which of several windows each time is in: the last one that began before it."""
+    starts = np.array([start for start, _ in windows[1:]], np.int64)
+    return np.searchsorted(starts, times, "right")
+
+
+def _stretch(kernels: Table, waits: Table, launches: Table, windows: list[tuple[int, int]]) -> Table:
+    """Return each window of a trace without steps as one stretch."""
+    known = launches.take(launches["start"] != UNKNOWN)
+    rows = []
+    of_kernel, of_call, of_wait = (_window_of(table["start"], windows) for table in (kernels, known, waits))
+    for number in np.unique(of_kernel).tolist():
+        work, calls, waited = (
+            kernels.take(of_kernel == number),
+            known.take(of_call == number),
+            waits.take(of_wait == number),
+        )
+        times = np.concatenate([calls["start"], calls["end"], waited["start"], waited["end"], work["start"][:1]])
+        row = whole_window(number, work, (int(times.min()), int(times.max())))
+        rows.append(row.with_columns(data_wait=np.array([int((waited["end"] - waited["start"]).sum())])))
+    table = Table.concat(rows)
+    return table.with_columns(sm_busy=sm_time(kernels, table["start"], table["end"]))
 
 
 # --- CPU records ---------------------------------------------------------------------------------------------

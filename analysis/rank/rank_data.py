@@ -60,3 +60,5 @@ class RankData(msgspec.Struct, kw_only=True):
     notices: list[Notice]
     device: int | None = None  # the device of all tables above; None on a CPU
     others: list[DeviceWork] = []  # the other devices of the process
+    stretch: Table | None = None  # without steps: a row per window, in the form of `steps`; None: there are steps
+    pauses: int = 0  # ns between several windows of the process

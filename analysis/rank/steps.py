@@ -14,7 +14,11 @@ LINKED = 0.5  # share of records with a launch above which a record without one 
 
 
 def host_steps(host: Table) -> Table:
-    """Return the steps in order of time: step, host_start, host_end, thread. Each number occurs once."""
+    """Return the steps in order of time: step, host_start, host_end, thread. Each number occurs once.
+
+    A mark inside another one is the same step, marked twice. Numbers that begin again (a profiler for each epoch) are
+    counted on, with a gap of one, because the steps between were not recorded.
+    """
     numbers = [STEP.match(word) for word in host.words["name"]]
     lookup = np.array([int(match[1]) if match else NO_STEP for match in numbers] + [NO_STEP])
     of_row = lookup[host["name"]]
@@ -22,10 +26,39 @@ def host_steps(host: Table) -> Table:
     rows = host.take(chosen)
     steps = Table(
         {"step": of_row[chosen], "host_start": rows["start"], "host_end": end_of(rows), "thread": rows["thread"]}
-    ).sort("step", "host_start")
-    first = np.ones(len(steps), bool)
-    first[1:] = steps["step"][1:] != steps["step"][:-1]
-    return steps.take(first).sort("host_start")
+    ).sort("host_start")
+    steps = steps.take(disjoint(steps["host_start"], steps["host_end"]))
+    return steps.with_columns(step=_counted_on(steps["step"]))
+
+
+def disjoint(start: Column, end: Column) -> Column:
+    """Return the positions of the intervals, in order of start, of which no half lies in an earlier one."""
+    kept: list[int] = []
+    until = UNKNOWN
+    for at in np.lexsort([-end, start]).tolist():
+        if not kept or start[at] + (end[at] - start[at]) // 2 >= until:
+            kept.append(at)
+            until = int(end[at])
+    return np.array(kept, np.int64)
+
+
+def _counted_on(numbers: Column) -> Column:
+    """Return numbers in order of time without repetitions."""
+    if len(np.unique(numbers)) == len(numbers):
+        return numbers
+    result, offset, before = [], 0, None
+    for number in numbers.tolist():
+        if before is not None and number + offset <= before:
+            offset = before + 2 - number
+        before = number + offset
+        result.append(before)
+    return np.array(result, np.int64)
+
+
+def numbers_repeat(host: Table) -> bool:
+    """Return whether the numbers of the steps begin again, so that `host_steps` counts them on."""
+    found = {int(match[1]) for match in map(STEP.match, host.words["name"]) if match}
+    return any(step not in found for step in host_steps(host)["step"].tolist())
 
 
 def step_at(times: Column, steps: Table) -> Column:
@@ -103,6 +136,24 @@ def device_windows(steps: Table, kernels: Table, covered: tuple[Column, Column],
             "complete": (records > 0) & (end > start) & (found >= COVERED * launched),
         }
     )
+
+
+def whole_window(number: int, kernels: Table, host: tuple[int, int]) -> Table:
+    """Return a window of a trace without steps as one stretch, in the form of `device_windows`."""
+    first, last = int(kernels["start"].min()), int(kernels["end"].max())
+    row = {
+        "step": number,
+        "host_start": min(first, host[0]),
+        "host_end": max(last, host[1]) + 1,
+        "start": first,
+        "end": last,
+        "records": len(kernels),
+        "launches": 0,
+        "covered": 0,
+        "data_wait": 0,
+        "complete": True,
+    }
+    return Table({name: np.array([value]) for name, value in row.items()})
 
 
 def _cycle_starts(steps: Table) -> Column:

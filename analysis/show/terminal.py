@@ -12,6 +12,7 @@ from rankscope.analysis.show.words import (
     byte_size,
     device_words,
     memory_words,
+    per_words,
     rate_words,
     slow_words,
     slowdown,
@@ -177,14 +178,14 @@ def _agreement(summary: Json) -> RenderableType | None:
 
 
 def _findings(summary: Json) -> RenderableType | None:
-    lines = []
+    lines, per = [], per_words(summary)
     for finding in summary["findings"]:
         gain = finding["recoverable_ms"]
         colour = {"high": "bold red", "medium": "yellow"}.get(finding["severity"], "default")
         ranks = ", ".join(map(str, finding["ranks"][:8])) + (" ..." if len(finding["ranks"]) > 8 else "")
         text = Text("  ")
         text.append(finding["id"], colour)
-        bring = "" if gain is None else f": up to {gain:.2f} ms per step" if gain >= 0.005 else ": nothing"
+        bring = "" if gain is None else f": up to {gain:.2f} ms {per}" if gain >= 0.005 else ": nothing"
         text.append(f" (rank {ranks}){bring}")
         lines.append(Group(text, Padding(advice_of(finding), (0, 0, 0, 4))))
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None

@@ -115,6 +115,12 @@ def unsplit_words(rows: list[Json]) -> str:
     return f"; both together: {', '.join(known)}" if known else ""
 
 
+def per_words(summary: Json) -> str:
+    """Say what the gain of a finding is part of: a step, or the whole window of a recording without steps."""
+    whole = not summary["steps"] and any("window_ms" in item["evidence"] for item in summary["findings"])
+    return "of the window" if whole else "per step"
+
+
 def _percent(values: list[float | None]) -> str:
     """Return the range of shares ("98 %", "63 to 93 %"); empty if one of them is unknown."""
     known = [value for value in values if value is not None]

@@ -123,8 +123,8 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
     ),
     (
         "first_batch",  # 6 ms in two steps
-        facts(loader=[{"rank": 0, "epoch_restart_ms": 6.0}]),
-        facts(loader=[{"rank": 0, "epoch_restart_ms": 5.9}]),
+        facts(steps(data_stall=[6, 0]), loader=[{"rank": 0, "epoch_restart_ms": 6.0, "outlier_steps": [4, 5]}]),
+        facts(steps(data_stall=[6, 0]), loader=[{"rank": 0, "epoch_restart_ms": 5.9, "outlier_steps": [4, 5]}]),
     ),
     ("straggler_compute", facts(verdict=late(3)), facts()),
     (
