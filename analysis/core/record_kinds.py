@@ -34,6 +34,14 @@ _LAUNCH = re.compile(
 )
 
 
+_DMA = re.compile(r"dma_request$")
+
+
+def is_copy(kernel: str) -> bool:
+    """Return whether a record in the category of kernels is a copy: MTIA records its copies there."""
+    return _DMA.match(kernel) is not None
+
+
 def part_of(category: object) -> str | None:
     """Return the table that records of a category belong to: device, launches, host, or None."""
     text = str(category).lower()

@@ -14,6 +14,7 @@ from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.analysis.measure.stragglers import Verdict
+from rankscope.analysis.rank.rank_data import DeviceModel
 from rankscope.conf import RunConfig
 
 
@@ -35,6 +36,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     light_tried: bool = False  # whether a light pass was recorded as well
     job: JobVerdict | None = None  # which rank is late without a profiler; None: not recorded
     slow: SlowSteps | None = None
+    model: DeviceModel | None = None  # the kind of the devices; None: unknown or different
     stretch: bool = False  # the recording has no steps: `steps` has one row per rank, for the whole window
     loader_cpu: tuple[float, int] | None = None  # from loader.on_cpu
 

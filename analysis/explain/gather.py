@@ -38,6 +38,7 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
         loader_cpu=without.loader_cpu,
         job=without.verdict,
         slow=without.slow,
+        model=ranks[0].model if all(data.model == ranks[0].model for data in ranks) else None,
         stretch=stretch is not None,
     )
 

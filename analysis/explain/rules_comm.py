@@ -17,7 +17,9 @@ _USUAL_BUCKET = 25.0  # MiB, DDP's own default
 
 def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
     gain = _exposed(facts)
-    if gain is None or gain < limits.reported * facts.step_ns:
+    if gain is None:
+        return _unsplit(facts, limits)
+    if gain < limits.reported * facts.step_ns:
         return None
     known = facts.steps["exposed_transfer_ns"] != UNKNOWN
     evidence: dict[str, Any] = {
@@ -29,6 +31,15 @@ def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
         evidence |= _against_ceiling(facts, calls, limits)
     gloo = facts.config is not None and (facts.config.device == "cpu" or facts.config.backend == "gloo")
     return Claim(gain_ns=gain, evidence=evidence, variant="gloo" if gloo or not facts.gpu else None)
+
+
+def _unsplit(facts: Facts, limits: Limits) -> Claim | None:
+    """Claim no gain if waits are unknown: nobody knows how much of the exposed communication is a wait for others."""
+    exposed = float(facts.steps["exposed_comm_ns"].mean())
+    if exposed < limits.reported * facts.step_ns:
+        return None
+    evidence = {"exposed_comm_ms": estimate_ms(exposed), "comm_ms": estimate_ms(float(facts.steps["comm_ns"].mean()))}
+    return Claim(evidence=evidence, variant="unsplit", place=f"{exposed * 1e-6:.2f} ms")
 
 
 def _against_ceiling(facts: Facts, calls: Table, limits: Limits) -> dict[str, Any]:
@@ -165,11 +176,14 @@ RULES = (
             ("ddp.comm_hook=bf16",),
         ),
         variants={
+            "unsplit": Advice(
+                "nothing computes during communication and waits for other ranks, which cannot be told apart here"
+            ),
             "gloo": Advice(
                 "gradients are reduced while nothing computes: a larger batch, gradient accumulation, or compressed "
                 "gradients",
                 ("ddp.comm_hook=fp16",),
-            )
+            ),
         },
         part="communication",
         remains="compute",

@@ -45,10 +45,15 @@ def _first_batch(facts: Facts, limits: Limits) -> Claim | None:
 def _copy_bound(facts: Facts, limits: Limits) -> Claim | None:
     evidence: dict[str, Any] = {}
     down, copies = facts.mean("d2h_ns"), facts.mean("h2d_ns") + facts.mean("d2h_ns")
+    inside = facts.mean("on_device_ns")
     if copies:
         evidence["pageable_share"] = round(facts.mean("pageable_ns") / copies, 4)
         evidence["to_host_share"] = round(down / copies, 4)
+    if inside:
+        evidence["on_device_share"] = round(inside / (copies + inside), 4)
     variant = None
+    if inside > copies:
+        return _removable(facts, limits, facts.steps["copy_ns"], "copy", evidence=evidence, variant="on_device")
     if down > copies / 2:
         variant = "to_host"
     elif copies and evidence["pageable_share"] < limits.pageable_share:
@@ -71,6 +76,8 @@ def _gap(short_kernels: bool) -> Callable[[Facts, Limits], Claim | None]:
         if facts.ceilings is not None and facts.ceilings.launch_us:
             evidence["ceiling_launch_us"] = facts.ceilings.launch_us
         variant = "ddp" if short_kernels and len(facts.ranks) > 1 else None
+        if facts.model is not None and facts.model.vendor == "other":
+            variant = "other"
         return _removable(facts, limits, gaps, "host_gap", evidence=evidence, variant=variant)
 
     return check
@@ -192,7 +199,8 @@ RULES = (
                     "CUDA graphs (under DDP some releases of PyTorch crash with them: its issue 113809)",
                 ),
                 ("compile=reduce-overhead",),
-            )
+            ),
+            "other": Advice("kernels are shorter than the time to launch them: a larger batch, or compilation"),
         },
         part="launches",
         profiler_adds="shared",
@@ -208,7 +216,8 @@ RULES = (
             ("compile=reduce-overhead",),
         ),
         variants={
-            "cpu": Advice("nothing computes while Python runs between operators: a larger batch, or compilation")
+            "cpu": Advice("nothing computes while Python runs between operators: a larger batch, or compilation"),
+            "other": Advice("the device waits for launches: a larger batch, compilation, or less Python in the loop"),
         },
         part="launches",
         profiler_adds="shared",
@@ -217,8 +226,8 @@ RULES = (
     Rule(
         id="sync_in_loop",
         says="the host waits for the device, and the device then has nothing to do",
-        based_on="idle time between the end of a synchronising call and the next kernel; the call, its operator and "
-        "range, and with `profile.with_stack=true` your function",
+        based_on="idle time between the end of a synchronising call and the next kernel, at most the time for which it "
+        "blocked; the call, its operator and range, and with `profile.with_stack=true` your function",
         check=_sync_in_loop,
         advice=Advice("the host waits for the device inside the step: take these calls out of the loop"),
         variants={
@@ -243,6 +252,10 @@ RULES = (
             "pinned": Advice(
                 "the device waits for copies: pinned memory and asynchronous copies",
                 ("data.non_blocking=true",),
+            ),
+            "on_device": Advice(
+                "the device waits for its own copies and memsets: views instead of copies (contiguous, cat, clone), "
+                "zero_grad(set_to_none=True)"
             ),
             "to_host": Advice(
                 "the device waits for copies to the host inside the step: keep results on the device, or copy them "

@@ -18,6 +18,7 @@ from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import sm_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.activity import activity
+from rankscope.analysis.rank.device_model import model_of
 from rankscope.analysis.rank.device_work import (
     MAX_DURATION,
     covered_launches,
@@ -78,7 +79,8 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
     stretch = None if len(steps) or not len(kernels) else _stretch(kernels, waits, launches, trace.windows)
     on_gpu = launches if mode == "device" else launches.take(np.zeros(len(launches), bool))
     counted = kernels if stretch is None else kernels.with_columns(step=_window_of(kernels["start"], trace.windows))
-    done, syncs = activity(windows if stretch is None else stretch, counted, on_gpu, trace.host, where)
+    waited = union(waits["start"], waits["end"])
+    done, syncs = activity(windows if stretch is None else stretch, counted, on_gpu, trace.host, waited, where)
     return RankData(
         rank=rank,
         files=trace.files,
@@ -96,7 +98,7 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         kernels=kernels,
         compute=of_role(kernels, COMPUTE),
         copies=of_role(kernels, COPY),
-        data_wait=union(waits["start"], waits["end"]),
+        data_wait=waited,
         activity=done,
         syncs=syncs,
         launches=launches,
@@ -107,6 +109,7 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         device=int(kernels["device"][0]) if mode == "device" and len(kernels) else None,
         others=others,
         stretch=stretch,
+        model=model_of(trace, int(kernels["device"][0]) if mode == "device" and len(kernels) else None),
         pauses=sum(max(0, start - end) for (_, end), (start, _) in pairwise(trace.windows)),
     )
 

@@ -4,6 +4,8 @@
 records, the steps. The kernels are kept for those who ask for tables.
 """
 
+from typing import Literal
+
 import msgspec
 
 from rankscope.analysis.core.intervals import Intervals
@@ -29,6 +31,14 @@ class DeviceWork(msgspec.Struct, kw_only=True):
     copies: Intervals
     span: tuple[int, int]
     records: int
+
+
+class DeviceModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The kind of a device, for advice that it can follow."""
+
+    vendor: Literal["nvidia", "amd", "other"]
+    name: str | None = None
+    compute_major: int | None = None  # of NVIDIA's compute capability
 
 
 class RankData(msgspec.Struct, kw_only=True):
@@ -61,4 +71,5 @@ class RankData(msgspec.Struct, kw_only=True):
     device: int | None = None  # the device of all tables above; None on a CPU
     others: list[DeviceWork] = []  # the other devices of the process
     stretch: Table | None = None  # without steps: a row per window, in the form of `steps`; None: there are steps
+    model: DeviceModel | None = None  # what kind of device it is, if the trace says so
     pauses: int = 0  # ns between several windows of the process

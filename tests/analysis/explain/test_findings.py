@@ -11,13 +11,13 @@ import yaml
 import rankscope.conf
 from rankscope.analysis import load, summarise
 from rankscope.analysis.commands.analyze import main
+from rankscope.analysis.core.kernel_families import is_matmul, uses_tensor_cores
 from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.explain import findings
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.analysis.measure.stragglers import CAUSES, StepVerdict, Verdict
 from rankscope.analysis.options import Options
-from rankscope.analysis.rank.activity import is_matmul, uses_tensor_cores
 
 from .made_facts import (
     MS,
@@ -123,8 +123,8 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
     ),
     (
         "first_batch",  # 6 ms in two steps
-        facts(steps(data_stall=[6, 0]), loader=[{"rank": 0, "epoch_restart_ms": 6.0, "outlier_steps": [4, 5]}]),
-        facts(steps(data_stall=[6, 0]), loader=[{"rank": 0, "epoch_restart_ms": 5.9, "outlier_steps": [4, 5]}]),
+        facts(steps(data_stall=[6, 6]), loader=restarts(6.0)),
+        facts(steps(data_stall=[6, 6]), loader=restarts(5.9)),
     ),
     ("straggler_compute", facts(verdict=late(3)), facts()),
     (
@@ -133,6 +133,11 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
         facts(verdict=late(3), clocks={0: {"clock_mhz": 1980.0, "reasons": 1}, 1: {"clock_mhz": 1882.0, "reasons": 5}}),
     ),
 ]
+
+
+def restarts(restart_ms: float) -> list[dict[str, object]]:
+    """Both ranks' loaders start again in both steps."""
+    return [{"rank": rank, "epoch_restart_ms": restart_ms, "outlier_steps": [4, 5]} for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(("name", "inside", "outside"), BORDERS, ids=[f"{n}-{k[0]}" for n, k in enumerate(BORDERS)])
