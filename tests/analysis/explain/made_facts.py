@@ -83,6 +83,11 @@ def late(recoverable_ms: float, cause: str = "compute") -> Verdict:
     return Verdict(verdict="persistent", rank=1, ranks=[1], cause=cause, lateness_ns=MS, steps_judged=2, per_step=one)
 
 
+def restarts(restart_ms: float) -> list[dict[str, Any]]:
+    """Both ranks' loaders start again in both steps."""
+    return [{"rank": rank, "epoch_restart_ms": restart_ms, "outlier_steps": [4, 5]} for rank in (0, 1)]
+
+
 def busy(name: str, value: int, **more: int) -> Facts:
     return facts(activity=activity(**{name: [value, value]}, **{key: [item, item] for key, item in more.items()}))
 

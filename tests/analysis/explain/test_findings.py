@@ -28,6 +28,7 @@ from .made_facts import (
     facts,
     found,
     late,
+    restarts,
     steps,
     syncs,
 )
@@ -133,11 +134,6 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
         facts(verdict=late(3), clocks={0: {"clock_mhz": 1980.0, "reasons": 1}, 1: {"clock_mhz": 1882.0, "reasons": 5}}),
     ),
 ]
-
-
-def restarts(restart_ms: float) -> list[dict[str, object]]:
-    """Both ranks' loaders start again in both steps."""
-    return [{"rank": rank, "epoch_restart_ms": restart_ms, "outlier_steps": [4, 5]} for rank in (0, 1)]
 
 
 @pytest.mark.parametrize(("name", "inside", "outside"), BORDERS, ids=[f"{n}-{k[0]}" for n, k in enumerate(BORDERS)])
