@@ -20,10 +20,10 @@ _KERNEL = re.compile(rf"(?:^|[^\w])(?:{'|'.join(_KERNELS.values())})", re.IGNORE
 # torch/csrc/distributed/c10d/ProcessGroup*.cpp.
 _HOST_BACKENDS = ("gloo", "mpi", "ucc", "xccl")  # without device work, the record itself is the collective
 _DEVICE_BACKENDS = ("nccl",)  # the record launches a kernel; RCCL uses the same prefix
-GLOO = "gloo:"
 
 _HOST_COLLECTIVE = re.compile(rf"(?:{'|'.join(_HOST_BACKENDS)}):", re.IGNORECASE)
 _LAUNCHES_COLLECTIVE = re.compile(rf"(?:{'|'.join(_DEVICE_BACKENDS)}):")
+_WITH_SHAPES = re.compile(r"(?:gloo|nccl):|record_param_comms$")
 # c10d:: and record_param_comms are torch's own records around those of a backend.
 _OF_COLLECTIVE = re.compile(
     rf"(?:{'|'.join((*_HOST_BACKENDS, *_DEVICE_BACKENDS))}):|c10d::|record_param_comms", re.IGNORECASE
@@ -81,6 +81,11 @@ _SCALAR_TYPES = {
 def is_communication(kernel: str) -> bool:
     """Return whether a kernel's name is one of a communication library."""
     return _KERNEL.search(kernel) is not None
+
+
+def has_shapes(record: str) -> bool:
+    """Return whether a CPU record is one of those in which torch writes the shapes of a collective's tensors."""
+    return _WITH_SHAPES.match(record) is not None
 
 
 def is_host_collective(record: str) -> bool:

@@ -70,11 +70,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Return the mean of a column of `activity` over ranks and steps; 0 if there is no activity."""
         return 0.0 if self.activity is None else float(self.activity[name].mean())
 
-    def all_reduces(self) -> Table | None:
-        """Return one row per matched all-reduce of the analysed steps, by start; None if there are none."""
+    def reductions(self) -> Table | None:
+        """Return one row per matched collective that reduces gradients, by start; None if there are none.
+
+        They are all-reduces; without any (FSDP), reduce-scatters.
+        """
+        found = self._of_kind("allreduce")
+        return self._of_kind("reducescatter") if found is None else found
+
+    def _of_kind(self, name: str) -> Table | None:
         if self.calls is None:
             return None
-        kind = self.calls.where("kind", lambda word: word == "allreduce")
+        kind = self.calls.where("kind", lambda word: word == name)
         chosen = kind & (self.calls["call"] >= 0) & np.isin(self.calls["step"], self.steps["step"])
         rows = np.flatnonzero(chosen & (self.calls["group_size"] != 1))
         _, first = np.unique(self.calls["call"][rows], return_index=True)

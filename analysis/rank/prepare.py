@@ -12,7 +12,7 @@ from rankscope.analysis.core.collective_kinds import (
     is_of_collective,
     payload_bytes,
 )
-from rankscope.analysis.core.intervals import union
+from rankscope.analysis.core.intervals import length, union
 from rankscope.analysis.core.notices import Level, Notice
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import sm_time
@@ -21,6 +21,7 @@ from rankscope.analysis.rank.activity import activity
 from rankscope.analysis.rank.device_model import model_of
 from rankscope.analysis.rank.device_work import (
     MAX_DURATION,
+    Note,
     covered_launches,
     device_tables,
     of_role,
@@ -69,6 +70,7 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
     if mode == "device":
         tables = device_tables(trace, launches, steps, note)
         covered = covered_launches(steps, tables, launches, note)
+        _note_gloo(trace.host, note)
         kernels, others = tables[0], other_devices(tables[1:], steps, covered, waits)
     else:
         kernels = _host_work(trace, steps, note)
@@ -136,6 +138,15 @@ def _stretch(kernels: Table, waits: Table, launches: Table, windows: list[tuple[
         rows.append(row.with_columns(data_wait=np.array([int((waited["end"] - waited["start"]).sum())])))
     table = Table.concat(rows)
     return table.with_columns(sm_busy=sm_time(kernels, table["start"], table["end"]))
+
+
+def _note_gloo(host: Table, note: Note) -> None:
+    """Report collectives that ran on the CPU of a rank with a device: they are in no number of the device."""
+    rows = host.take(host.where("name", is_host_collective) & (host["duration"] > 0))
+    if len(rows):
+        took = length(union(rows["start"], end_of(rows))) * 1e-6
+        text = f"{len(rows)} collectives ran on the CPU ({took:.2f} ms), beside the device: not in communication"
+        note("cpu_collectives_beside_device", text, count=len(rows), ms=round(took, 6))
 
 
 # --- CPU records ---------------------------------------------------------------------------------------------

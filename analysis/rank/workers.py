@@ -24,7 +24,7 @@ from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.step_marks import with_steps
 from rankscope.analysis.rank.windows import are_windows
 from rankscope.analysis.read import reader as readers
-from rankscope.analysis.read.kineto import gloo_sizes, python_stacks
+from rankscope.analysis.read.kineto import python_stacks, record_sizes
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import RankTrace, merge_cycles
 from rankscope.analysis.read.sources import Source
@@ -93,7 +93,7 @@ def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
         rank = source.rank if source.rank is not None else source.rank_from_name
         try:
             trace = readers.read(source, fast=job.fast)
-            trace = trace if source.nsys else gloo_sizes.with_sizes(trace, source.path)
+            trace = trace if source.nsys else record_sizes.with_sizes(trace, source.path)
             traces.append(with_steps(trace, source.steps))
         except UnreadableTraceError as error:
             if error.notice.kind != "not_a_trace" or source.explicit:
