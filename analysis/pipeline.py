@@ -42,6 +42,7 @@ from rankscope.conf.user_cache import user_folder
 
 _NAMED_ONE_BY_ONE = 8  # a message lists at most this many ranks
 _ONE_STEP = "a window of one step only shows when the ranks' profilers started"
+_OPEN = "collectives have no partner in any of the steps"
 _NO_ROWS = np.zeros(0, np.int64)
 _UNTRACED = "not traced: the parts of a step are unknown; record more with passes=[plain,torch]"
 
@@ -174,6 +175,9 @@ def _measure(
     step_ns = float(np.median(counted["step_ns"])) if len(counted) else 0.0
     together_ns = stragglers.least_lateness(step_ns, alignment, options.limits)
     judged = step_choice.judged(chosen, steps, together_ns)
+    if not undecided:
+        unknown = stragglers.open_steps(calls, set(paired.unpaired))
+        judged = [step for step in judged if step not in unknown]
     notices += paired.notices
     unpaired = f"collectives cannot be paired: {next(iter(paired.unpaired.values()))}" if paired.unpaired else None
     if undecided or not chosen:
@@ -181,11 +185,15 @@ def _measure(
     elif world_size == 1:
         verdict = stragglers.Verdict(verdict="none", steps_judged=len(judged))
     elif not judged:
-        verdict = stragglers.Verdict(verdict="undetermined", reason=unpaired or _ONE_STEP)
+        verdict = stragglers.Verdict(
+            verdict="undetermined", reason=unpaired or (_ONE_STEP if len(chosen) < 2 else _OPEN)
+        )
     else:
         verdict = stragglers.judge(late, calls, complete, alignment, judged, steps, step_ns, options.limits)
-        if unpaired and verdict.verdict in ("none", "undetermined"):
-            verdict = stragglers.Verdict(verdict="undetermined", reason=unpaired)
+        if unpaired is not None and verdict.verdict in ("none", "undetermined"):
+            verdict = stragglers.Verdict(verdict="undetermined")
+        if unpaired is not None:  # what is found holds, but more ranks may be late
+            verdict = msgspec.structs.replace(verdict, reason=unpaired)
     recording = Recording(
         ranks=data,
         world_size=world_size,

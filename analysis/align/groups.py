@@ -13,7 +13,7 @@ from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.rank_data import RankData
 
 _NO_GROUP = "|null"
-_ASSUMED = "?"
+ASSUMED = "?"
 
 
 def stack(ranks: Many[RankData]) -> Table:
@@ -49,7 +49,7 @@ def _assumed_group(data: RankData, candidates: Many[str]) -> str:
         name, ranks = next(iter(listed.items()))
         return f"{name}|{json.dumps(ranks)}"
     if not candidates and data.world_size is not None:
-        return f"{_ASSUMED}|{json.dumps(list(range(data.world_size)))}"
+        return f"{ASSUMED}|{json.dumps(list(range(data.world_size)))}"
     return _NO_GROUP
 
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.align.clock import Alignment, align, on_common_clock
-from rankscope.analysis.align.groups import group_members, group_name, stack
+from rankscope.analysis.align.groups import ASSUMED, group_members, group_name, stack
 from rankscope.analysis.align.match import HYPOTHESES, Hypothesis, numbered, whole_calls
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.collective_kinds import EVEN, SYNCHRONISING
@@ -22,9 +22,11 @@ from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP, RankData
 
-_CONFLICTS = 0.05  # share of calls that may contradict a hypothesis: damaged records
-_OTHER_STEPS = 0.1  # share of calls that may join different steps: records without a launch
-_VIOLATIONS = 0.2  # share of calls that may break causality
+_CONFLICTS = 0.05  # share of a rank's calls that may contradict a hypothesis: damaged records
+_OTHER_STEPS = 0.1  # share of a rank's calls that may be of another step: records without a launch
+_PAIRED = 0.5  # share of a rank's calls that must have partners on all ranks
+_VIOLATIONS = 0.2  # share of calls that may break causality, and whose ends may be far apart
+_VIOLATIONS_IF_ASSUMED = 0.04  # the same in a group that no record names
 _NOISE_NS = {"device": 100_000, "cpu": 3_000_000}  # by which a call may break causality: errors of stamps and ends
 _LOOSE = 0.5  # spread of the ends of a call, as a share of its shortest record, from which they are no common end
 _LOOSE_NS = 500_000
@@ -45,8 +47,9 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     hypothesis: Hypothesis
     call: Column
-    conflicts: float  # share of calls whose records differ in kind, size, type or group size
-    other_steps: float  # share of calls whose records are of different steps
+    conflicts: float  # share of a rank's calls in which kind, size, type or group size differ
+    other_steps: float  # share of a rank's calls that are of another step on other ranks
+    paired: float  # share of a rank's calls with partners on all ranks; for these three, the worst rank
     breaks_causality: bool
     loose_ends: bool
     offset_ns: int  # the largest difference of clocks that follows from it
@@ -56,6 +59,10 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
         """Why it cannot be right; None if it can."""
         if self.conflicts > _CONFLICTS:
             return "kinds or sizes of their calls differ"
+        if self.paired < _PAIRED:
+            return "most of their calls have no partner on some rank"
+        if self.other_steps > _OTHER_STEPS and self.hypothesis != "seq":
+            return "they would be of different steps"
         if self.breaks_causality:
             return "ranks would start calls after others have ended them"
         return "their calls do not end together" if self.loose_ends else None
@@ -114,7 +121,8 @@ def _worst_group(calls: Table, alignment: Alignment, ranks: Sequence[RankData]) 
         code: _violations(paired.take(rows), alignment, ranks)
         for code, rows in group_by.positions(paired["group_id"]).items()
     }
-    bad = {code: share for code, (share, count) in shares.items() if _too_many(share, count)}
+    allowed = {code: _allowed(paired.take(paired["group_id"] == code)) for code in shares}
+    bad = {code: share for code, (share, count) in shares.items() if _too_many(share, count, allowed[code])}
     return max(bad, key=lambda code: bad[code]) if bad else None
 
 
@@ -152,37 +160,47 @@ def _unless_contradicted(fit: Fit, others: Sequence[Fit]) -> Fit | str:
 def _fit(part: Table, call: Column, hypothesis: Hypothesis, members: Sequence[RankData]) -> Fit:
     rows = np.flatnonzero(call >= 0)
     paired = part.with_columns(call=call).take(rows).sort("call", "rank")
-    differs, steps = _differences(paired)
+    conflicts, steps, complete = _differences(paired, len(members))
     alignment = align(paired, members)
     share, count = _violations(paired, alignment, members)
+    allowed = _allowed(part)
     return Fit(
         hypothesis=hypothesis,
         call=call,
-        conflicts=differs,
+        conflicts=conflicts,
         other_steps=steps,
-        breaks_causality=_too_many(share, count),
-        loose_ends=_loose_ends(paired, alignment, members),
+        paired=complete,
+        breaks_causality=_too_many(share, count, allowed),
+        loose_ends=_loose_ends(paired, alignment, members) > allowed,
         offset_ns=max((abs(offset) for offset in alignment.offset_ns.values()), default=0),
     )
 
 
-def _differences(paired: Table) -> tuple[float, float]:
-    """Return the shares of calls whose records differ in what must agree, and in their steps (rows sorted by call)."""
+def _differences(paired: Table, ranks: int) -> tuple[float, float, float]:
+    """Return of the worst rank the shares of calls that differ in what must agree, in the step, and that are complete.
+
+    The rows are sorted by call. A call on few ranks does not hide one that contradicts on all.
+    """
     if not len(paired):
-        return 0.0, 0.0
-    first = group_by.starts_of(paired["call"])
-    index = np.cumsum(np.diff(paired["call"], prepend=paired["call"][0]) != 0)
+        return 0.0, 0.0, 1.0
+    size = group_by.sizes(paired["call"])
     even = paired.where("kind", lambda word: word in EVEN)
 
     def differs(column: Column, unknown: int) -> Column:
-        base = column[first][index]
-        return np.asarray((column != base) & (column != unknown) & (base != unknown))
+        highest = group_by.highest(column, paired["call"])  # unknown values are the lowest
+        return np.asarray((column != highest) & (column != unknown))
 
     wrong = differs(paired["kind"], -1) | differs(paired["dtype"], -1) | differs(paired["group_size"], UNKNOWN)
     wrong |= even & (differs(paired["in_nelems"], UNKNOWN) | differs(paired["bytes"], UNKNOWN))
-    count = len(first)
-    moved = differs(paired["step"], NO_STEP)
-    return tuple(float((np.bincount(index, mask, count) > 0).mean()) for mask in (wrong, moved))  # type: ignore[return-value]
+    moved, complete, shared = differs(paired["step"], NO_STEP), size == ranks, size > 1
+    worst = [0.0, 0.0, 1.0]
+    for rows in group_by.positions(paired["rank"]).values():
+        with_others = rows[shared[rows]]
+        if len(with_others):
+            worst[0] = max(worst[0], float(wrong[with_others].mean()))
+            worst[1] = max(worst[1], float(moved[with_others].mean()))
+        worst[2] = min(worst[2], float(complete[rows].mean()))
+    return worst[0], worst[1], worst[2]
 
 
 def _violations(paired: Table, alignment: Alignment, members: Sequence[RankData]) -> tuple[float, int]:
@@ -196,24 +214,30 @@ def _violations(paired: Table, alignment: Alignment, members: Sequence[RankData]
     return float(broken.mean()), int(broken.sum())
 
 
-def _too_many(share: float, count: int) -> bool:
-    return (share > _VIOLATIONS and count > 1) or share > _LOOSE
+def _too_many(share: float, count: int, allowed: float) -> bool:
+    return (share > allowed and count > 1) or share > _LOOSE
+
+
+def _allowed(part: Table) -> float:
+    """Return the share of calls that may contradict the clock. It is small if the group is only assumed."""
+    named = group_name(part.words["group_id"][part["group_id"][0]]) != ASSUMED
+    return _VIOLATIONS if named else _VIOLATIONS_IF_ASSUMED
 
 
 def _noise(members: Sequence[RankData]) -> int:
     return max(_NOISE_NS[data.mode] for data in members)
 
 
-def _loose_ends(paired: Table, alignment: Alignment, members: Sequence[RankData]) -> bool:
-    """Return whether the ends of most calls are far apart. Those of gloo on a CPU always are."""
+def _loose_ends(paired: Table, alignment: Alignment, members: Sequence[RankData]) -> float:
+    """Return the share of calls whose ends are far apart; 0 for gloo on a CPU, whose ends always are."""
     paired = paired.take(paired.where("kind", lambda word: word in SYNCHRONISING))
     if len(paired) < 2 or any(data.mode == "cpu" for data in members):
-        return False
+        return 0.0
     start, end = on_common_clock(alignment, paired)
     first = group_by.starts_of(paired["call"])
     spread = (group_by.highest(end, paired["call"]) - group_by.lowest(end, paired["call"]))[first]
     shortest = group_by.lowest(end - start, paired["call"])[first]
-    return bool((spread > np.maximum(_LOOSE_NS, _LOOSE * shortest)).mean() > _LOOSE)
+    return float((spread > np.maximum(_LOOSE_NS, _LOOSE * shortest)).mean())
 
 
 # --- notices -------------------------------------------------------------------------------------------------

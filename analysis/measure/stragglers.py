@@ -53,7 +53,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     lateness_ns: int | None = None
     steps_judged: int = 0
     per_step: list[StepVerdict] = []
-    reason: str | None = None  # why undetermined
+    reason: str | None = None  # why undetermined, or why more ranks may be late
 
     @property
     def steps_late(self) -> int:
@@ -85,6 +85,16 @@ def lateness(calls: Table) -> Table:
     return Table({"step": step[first], "rank": rank[first], "lateness_ns": late, "row": rows})
 
 
+def open_steps(calls: Table, unpaired: Collection[str]) -> set[int]:
+    """Return the steps in which a collective has no partner: who is late in them is not known of every rank.
+
+    Groups that could not be paired at all do not count: their ranks may be judged by their other groups.
+    """
+    sync = calls.where("kind", lambda word: word in SYNCHRONISING) & (calls["group_size"] != 1)
+    lost = sync & (calls["lateness_ns"] == UNKNOWN) & ~calls.where("group_id", lambda word: word in unpaired)
+    return set(calls["step"][lost].tolist())
+
+
 def least_lateness(step_ns: float, alignment: Alignment, limits: Limits) -> float:
     """Return the lateness (ns) from which a rank counts as late in a step."""
     return max(1, limits.straggler_share * step_ns, limits.straggler_errors * (alignment.bound_ns or 0) + 1)
@@ -105,7 +115,8 @@ def judge(
     if not found:
         return Verdict(verdict="undetermined", reason="no judged step has matched collectives of several ranks")
     least = least_lateness(step_ns, alignment, limits)
-    explain = _Explainer(calls, ranks)
+    lossy = set(steps["step"][~np.asarray(steps["complete"], bool)].tolist())
+    explain = _Explainer(calls, ranks, lossy)
     per_step: list[StepVerdict] = []
     for step in found:
         rows = np.flatnonzero(late["step"] == step)
@@ -163,7 +174,7 @@ def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdi
     verdict: VerdictName
     if len(steps[rank]) * 2 > judged:
         verdict = "persistent"
-        named = [number for number in named if len(steps[number]) * 2 > judged]
+        named = [number for number in steps if len(steps[number]) * 2 > judged]
     elif len({item.step for item in per_step}) * 2 > judged:
         verdict, named = "rotating", []
     else:
@@ -207,8 +218,9 @@ def _own_excess(steps: Table, step: int, rank: int) -> float:
 class _Explainer:
     """Breaks the segment before a late collective down into causes, on every rank that takes part in it."""
 
-    def __init__(self, calls: Table, ranks: Sequence[RankData]) -> None:
+    def __init__(self, calls: Table, ranks: Sequence[RankData], lossy: Collection[int]) -> None:
         self._calls = calls
+        self._lossy = lossy  # steps with missing records on some rank: what ranks did in them is unknown
         self._ranks = {data.rank: data for data in ranks}
         sync = calls.where("kind", lambda word: word in SYNCHRONISING)
         self._usable = sync & (calls["ready_ns"] != UNKNOWN) & (calls["group_size"] != 1)
@@ -225,6 +237,9 @@ class _Explainer:
         calls = self._calls
         rows = self._of_call(int(calls["call"][row]))
         previous = self._previous(row, calls["rank"][rows])
+        begin = int(calls["step"][self._of_call(previous)[0]]) if previous is not None else int(calls["step"][row])
+        if begin in self._lossy or int(calls["step"][row]) in self._lossy:
+            return dict.fromkeys(CAUSES, 0)
         ends: dict[int, int] = {}
         if previous is not None:
             before = self._of_call(previous)
@@ -274,6 +289,8 @@ class _Explainer:
             start = np.array([ends[rank]])
         else:
             start = data.steps["start"][data.steps["step"] == calls["step"][row]]
+        if not len(start):
+            return [0] * len(CAUSES)  # the rank has no such step
         start = np.minimum(start, end)
         compute, comm, copy, stall = (int(measure(layer, start, end)[0]) for layer in self._layers_of(rank))
         host = int(end[0] - start[0]) - stall

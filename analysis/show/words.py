@@ -63,7 +63,8 @@ def _verdict(summary: Json) -> str:
     interval = found["lateness_interval_ms"]
     sure = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
     who = f"Ranks {_ranks(found['ranks'])} are" if several else f"Rank {rank} is"
-    return f"{who} late in {late} of {of} steps{where}, by {found['lateness_ms']:.2f} ms{sure}: {because}."
+    more = f" Others may be late too: {found['reason']}." if found["window"] == "trace" and found["reason"] else ""
+    return f"{who} late in {late} of {of} steps{where}, by {found['lateness_ms']:.2f} ms{sure}: {because}.{more}"
 
 
 def _ranks(ranks: list[int]) -> str:
