@@ -23,6 +23,7 @@ from rankscope.analysis.explain.findings import explain
 from rankscope.analysis.measure import ceilings, step_choice, stragglers
 from rankscope.analysis.measure.breakdown import exposed_of_each, measure_steps
 from rankscope.analysis.measure.recording import Recording, untraced
+from rankscope.analysis.measure.verdict import decide
 from rankscope.analysis.options import Options
 from rankscope.analysis.rank import workers
 from rankscope.analysis.rank.cache import prune
@@ -41,8 +42,6 @@ from rankscope.conf.contract import TORCH_PASSES
 from rankscope.conf.user_cache import user_folder
 
 _NAMED_ONE_BY_ONE = 8  # a message lists at most this many ranks
-_ONE_STEP = "a window of one step only shows when the ranks' profilers started"
-_OPEN = "collectives have no partner in any of the steps"
 _NO_ROWS = np.zeros(0, np.int64)
 _UNTRACED = "not traced: the parts of a step are unknown; record more with passes=[plain,torch]"
 
@@ -170,30 +169,20 @@ def _measure(
     if options.only_steps is not None:
         chosen, more = step_choice.only(chosen, options.only_steps)
         notices += more
-    late = stragglers.lateness(calls)
-    counted = steps.take(np.isin(steps["step"], chosen))
-    step_ns = float(np.median(counted["step_ns"])) if len(counted) else 0.0
-    together_ns = stragglers.least_lateness(step_ns, alignment, options.limits)
-    judged = step_choice.judged(chosen, steps, together_ns)
-    if not undecided:
-        unknown = stragglers.open_steps(calls, set(paired.unpaired))
-        judged = [step for step in judged if step not in unknown]
     notices += paired.notices
-    unpaired = f"collectives cannot be paired: {next(iter(paired.unpaired.values()))}" if paired.unpaired else None
-    if undecided or not chosen:
-        verdict = stragglers.Verdict(verdict="undetermined", reason=undecided or "no complete step was recorded")
-    elif world_size == 1:
-        verdict = stragglers.Verdict(verdict="none", steps_judged=len(judged))
-    elif not judged:
-        verdict = stragglers.Verdict(
-            verdict="undetermined", reason=unpaired or (_ONE_STEP if len(chosen) < 2 else _OPEN)
-        )
-    else:
-        verdict = stragglers.judge(late, calls, complete, alignment, judged, steps, step_ns, options.limits)
-        if unpaired is not None and verdict.verdict in ("none", "undetermined"):
-            verdict = stragglers.Verdict(verdict="undetermined")
-        if unpaired is not None:  # what is found holds, but more ranks may be late
-            verdict = msgspec.structs.replace(verdict, reason=unpaired)
+    late = stragglers.lateness(calls)
+    judged, verdict = decide(
+        calls,
+        steps,
+        late,
+        chosen,
+        ranks=complete,
+        world_size=world_size,
+        alignment=alignment,
+        unpaired=paired.unpaired,
+        undecided=undecided,
+        limits=options.limits,
+    )
     recording = Recording(
         ranks=data,
         world_size=world_size,

@@ -78,7 +78,7 @@ def _ready_on_own_clock(calls: Table) -> Column:
     So what a rank's own records say, such as its exposed communication, never depends on other ranks.
     """
     wait = np.where(calls["ready_ns"] == UNKNOWN, 0, calls["wait_ns"])
-    return np.clip(calls["start"] + wait, calls["start"], np.maximum(calls["start"], calls["end"]))
+    return np.asarray(np.clip(calls["start"] + wait, calls["start"], np.maximum(calls["start"], calls["end"])))
 
 
 def _touched_by_unknown(calls: Table, unknown: Column, start: Column, end: Column) -> Column:

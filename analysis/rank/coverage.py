@@ -15,7 +15,8 @@ import numpy as np
 
 from rankscope.analysis.core.record_kinds import KERNEL, WORK, work_of
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
-from rankscope.analysis.rank.steps import NO_STEP, step_at
+from rankscope.analysis.rank.rank_data import NO_STEP
+from rankscope.analysis.rank.steps import step_at
 
 _CAPTURE = {"begin": "streambegincapture", "end": "streamendcapture"}
 

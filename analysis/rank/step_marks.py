@@ -65,7 +65,8 @@ def _named_by_user(trace: RankTrace, pattern: str) -> RankTrace:
 
 
 def _name(host: Table, row: int) -> str:
-    return host.words["name"][host["name"][row]]
+    name: str = host.words["name"][host["name"][row]]
+    return name
 
 
 def _rows(host: Table, expression: re.Pattern[str], *, annotations_only: bool = False) -> Column:

@@ -44,7 +44,7 @@ def process_of(launches: Table, host: Table) -> str | None:
     for table in (launches, host):
         if len(table):
             threads, counts = np.unique(table["thread"], return_counts=True)
-            word = table.words["thread"][threads[np.argmax(counts)]]
+            word: str = table.words["thread"][threads[np.argmax(counts)]]
             return word.strip("()").split(",")[0]
     return None
 

@@ -16,7 +16,8 @@ from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.explain import findings
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.measure.ceilings import Ceilings
-from rankscope.analysis.measure.stragglers import CAUSES, StepVerdict, Verdict
+from rankscope.analysis.measure.segments import CAUSES
+from rankscope.analysis.measure.stragglers import StepVerdict, Verdict
 from rankscope.analysis.options import Options
 
 from .made_facts import (
