@@ -14,7 +14,7 @@ PRODUCTS = ("matmul", "convolution", "attention")  # what `matmul` stands for in
 
 _FAMILIES: tuple[tuple[Family, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"triton_tem_fused_flex_attention", re.I)),
-    ("matmul", re.compile(r"triton_(?:tem_fused_|)(?:\w*_)?(?:mm|bmm|addmm|baddbmm)(?:_|\d|$)(?<!triton_poi)")),
+    ("matmul", re.compile(r"triton_(?:tem_fused_\w*)?(?:mm|bmm|addmm|baddbmm)(?:_|$)")),
     # torch's and Triton's own: the kind of loop is in the name, and so are the operators fused into it
     ("other", re.compile(r"triton_(?:poi|red|per|for)_|elementwise_kernel|reduce_kernel|multi_tensor_apply")),
     ("other", re.compile(r"fbgemm_gpu::|embedding|embs_kernel|EmbeddingBag", re.I)),
