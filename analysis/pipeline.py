@@ -176,6 +176,7 @@ def _measure(
         steps,
         late,
         chosen,
+        step_choice.with_lost_records(complete or data, steps, options.only_steps),
         ranks=complete,
         world_size=world_size,
         alignment=alignment,

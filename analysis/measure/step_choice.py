@@ -89,6 +89,19 @@ def only(chosen: Sequence[int], bounds: tuple[int | None, int | None]) -> tuple[
     return kept, [Notice(kind="steps_left_out", level="info", message=text, details={"steps": rest})]
 
 
+def with_lost_records(
+    ranks: Sequence[RankData], steps: Table, bounds: tuple[int | None, int | None] | None
+) -> list[int]:
+    """Return the steps of all ranks that are incomplete because records are lost: their collectives still count."""
+    count, found = len([data for data in ranks if len(data.steps)]), []
+    lossy = steps["covered"] < COVERED * steps["launches"]
+    for step in np.unique(steps["step"][lossy]).tolist():
+        rows = steps["step"] == step
+        if rows.sum() == count and (steps["records"][rows] > 0).all():
+            found.append(step)
+    return found if bounds is None else only(found, bounds)[0]
+
+
 def judged(analysed: list[int], steps: Table, together_ns: float) -> list[int]:
     """Return the steps in which lateness is meaningful.
 

@@ -21,6 +21,7 @@ def decide(
     steps: Table,
     late: Table,
     chosen: list[int],
+    lossy: list[int],
     *,
     ranks: Sequence[RankData],
     world_size: int,
@@ -31,22 +32,23 @@ def decide(
 ) -> tuple[list[int], Verdict]:
     """Return the judged steps and the verdict over them.
 
-    `chosen` are the analysed steps, `unpaired` the groups whose calls cannot be paired, with the reasons, `undecided`
-    why no verdict is possible at all.
+    `chosen` are the analysed steps, `lossy` steps with lost records, whose collectives still show who is late,
+    `unpaired` the groups whose calls cannot be paired, with the reasons, `undecided` why no verdict is possible.
     """
-    counted = steps.take(np.isin(steps["step"], chosen))
+    candidates = sorted({*chosen, *lossy})
+    counted = steps.take(np.isin(steps["step"], chosen or candidates))
     step_ns = float(np.median(counted["step_ns"])) if len(counted) else 0.0
-    judged = step_choice.judged(chosen, steps, stragglers.least_lateness(step_ns, alignment, limits))
+    judged = step_choice.judged(candidates, steps, stragglers.least_lateness(step_ns, alignment, limits))
     if not undecided:
         unknown = stragglers.open_steps(calls, set(unpaired))
         judged = [step for step in judged if step not in unknown]
     reason = f"collectives cannot be paired: {next(iter(unpaired.values()))}" if unpaired else None
-    if undecided or not chosen:
+    if undecided or not candidates:
         return judged, Verdict(verdict="undetermined", reason=undecided or "no complete step was recorded")
     if world_size == 1:
         return judged, Verdict(verdict="none", steps_judged=len(judged))
     if not judged:
-        reason = reason or (_ONE_STEP if len(chosen) < 2 else _NO_PARTNERS)
+        reason = reason or (_ONE_STEP if len(candidates) < 2 else _NO_PARTNERS)
         return judged, Verdict(verdict="undetermined", reason=reason)
     verdict = stragglers.judge(late, calls, ranks, alignment, judged, steps, step_ns, limits)
     if reason is None:
