@@ -86,7 +86,7 @@ def test_copies_on_the_device_need_no_pinned_memory(tmp_path: Path) -> None:
     for number in (4, 5):
         trace.step(number, number * 1000, 1000)
         trace.kernel(number * 1000 + 10, 500)
-        memcpy = {"call": "cudaMemcpyAsync", "category": "gpu_memcpy"}
+        memcpy: Any = {"call": "cudaMemcpyAsync", "category": "gpu_memcpy"}
         trace.kernel(number * 1000 + 510, 300, "Memcpy DtoD (Device -> Device)", **memcpy)
         trace.kernel(number * 1000 + 810, 90, "Memcpy HtoD (Pinned -> Device)", **memcpy)
     found = findings(trace, tmp_path)["copy_bound"]
