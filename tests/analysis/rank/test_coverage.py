@@ -61,7 +61,7 @@ def other_device(trace: MadeTrace, start: float) -> None:
 def test_nothing_is_lost(inside: Callable[[MadeTrace, float], None], tmp_path: Path) -> None:
     analysis = analysed(tmp_path, inside)
     assert analysis.steps_analysed == [4, 5, 6]
-    extra = {unlinked: 0, two_of_one_launch: 20_000}.get(inside, 0)
+    extra = 20_000 if inside is two_of_one_launch else 0
     assert set(analysis.step_table["compute_ns"].tolist()) == {KERNELS * 50_000 + extra}
 
 
