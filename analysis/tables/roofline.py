@@ -9,11 +9,12 @@ import ast
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
+from rankscope.analysis.core.parquet import read_parquet
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.conf import RunConfig
+from rankscope.conf.contract import KEY_AVERAGES
 from rankscope.conf.run_dir import RankDir
 
 _ELEMENT = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -23,7 +24,7 @@ _BOUND = ["compute", "memory"]
 def roofline(rank_dir: RankDir, config: RunConfig, ceilings: Ceilings | None) -> Table | None:
     """Return one row per operator and input shapes with counted FLOPs; None if the run has none."""
     try:
-        rows = pq.read_table(rank_dir.key_averages).to_pylist()
+        rows = read_parquet(rank_dir.key_averages, KEY_AVERAGES).to_pylist()
     except (OSError, ValueError):
         return None
     rows = [row for row in rows if row["flops"] and (row["self_device_ns"] or row["self_cpu_ns"])]
