@@ -6,10 +6,10 @@ Exit status as for `rankscope analyze`: 0 drawn, 3 drawn but ranks or steps are 
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from rankscope.analysis.commands.analyze import pattern_option, ranks_option
 from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
@@ -98,7 +98,7 @@ def timeline_command(
         originals = Originals(paths[0], analyses[0]) if full and len(paths) == 1 else None
         written = _write(drawn, summaries, step, folder, kinds, originals, progress)
     if not quiet:
-        console = Console(highlight=False)
+        console = Console()
         for item, summary in zip(drawn, summaries, strict=True):
             console.print((f"{item.name}: " if len(drawn) > 1 else "") + verdict_sentence(summary), style="bold")
             console.print(step_sentence(item, step))

@@ -15,6 +15,7 @@ from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.conf import RunConfig
 from rankscope.conf.contract import KEY_AVERAGES
+from rankscope.conf.plain_text import drawn_text
 from rankscope.conf.run_dir import RankDir
 
 _ELEMENT = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -108,7 +109,7 @@ def figure(table: Table, peak: float | None, bandwidth: float | None) -> Any:
     axes.scatter(x, y, s=area, color="#0072B2", alpha=0.6, linewidths=0)
     names = [name for name, chosen in zip(table.texts("name"), known, strict=True) if chosen]
     for place in np.argsort(-time)[:3].tolist():
-        label, at = str(names[place])[:40], (x[place], y[place])
+        label, at = drawn_text(str(names[place])[:40]), (x[place], y[place])
         axes.annotate(label, at, fontsize=7, ha="right", va="center", xytext=(-14, 0), textcoords="offset points")
     axes.set_xlabel("FLOPs per byte")
     axes.set_ylabel("TFLOP/s")
