@@ -2,15 +2,19 @@
 
 import hashlib
 import os
+import tempfile
 from pathlib import Path
 
 SCHEMA = 1  # version of a ceilings file
 
 
 def user_folder() -> Path:
-    """Return rankscope's folder in the user's cache; it may not exist yet."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "rankscope"
+    """Return rankscope's folder in the user's cache; it may not exist yet. Without a home folder: a temporary one."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(root or Path.home() / ".cache") / "rankscope"
+    except RuntimeError:  # no HOME, and no entry for this user: a container with an arbitrary uid
+        return Path(tempfile.gettempdir()) / f"rankscope-{os.getuid()}"
 
 
 def path_for(folder: Path, host: str, device: str, backend: str, world_size: int) -> Path:
