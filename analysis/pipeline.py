@@ -145,7 +145,7 @@ def measure_ranks(
     data = with_groups(data, size)
     absent = sorted(set(range(size)) - {item.rank for item in data if item.complete})
     missing = [rank for rank in absent if options.only_ranks is None or rank in options.only_ranks]
-    left_out = [rank for rank in absent if rank not in set(missing)]
+    left_out = sorted(set(absent) - set(missing))
     notices += missing_notices(missing, size, {item.rank for item in data}) + _left_out(left_out) + mixed_jobs(data)
     undecided = f"ranks {_list(missing)} are missing" if missing else None
     undecided = undecided or (f"ranks {_list(left_out)} were left out on request" if left_out else None)
