@@ -14,6 +14,7 @@ from rankscope.analysis.align import borrowed_sizes
 from rankscope.analysis.align.clock import Alignment
 from rankscope.analysis.align.nsys_groups import with_groups
 from rankscope.analysis.align.pairing import pair
+from rankscope.analysis.align.probes import stepped
 from rankscope.analysis.align.waits import split_waits
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.notices import AnalysisError, Notice
@@ -166,6 +167,7 @@ def _measure(
     calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
     chosen, notices = step_choice.choose(complete or data, steps)
+    notices += stepped(data)
     if options.only_steps is not None:
         chosen, more = step_choice.only(chosen, options.only_steps)
         notices += more

@@ -9,7 +9,10 @@ from typing import Any
 
 import msgspec
 
+from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.rank.rank_data import RankData
+
+_STEPPED = 1_000_000_000  # ns; a quartz drifts by less in an hour
 
 
 class Probed(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +53,21 @@ def _line(data: RankData) -> Probed:
     drift = moved / span if span > 0 and abs(moved) > (first.rtt_ns + last.rtt_ns) / 2 else 0.0
     middle = (first.time_ns + last.time_ns) // 2
     return Probed(origin=middle, offset_ns=(first.offset_ns + last.offset_ns) // 2, drift=drift, error_ns=error)
+
+
+def stepped(ranks: Sequence[RankData]) -> list[Notice]:
+    """Return a notice for each rank whose clock was set while it recorded: no line through its probes is right then."""
+    found = []
+    for data in ranks:
+        offsets = [probe.offset_ns for probe in sorted(data.probes, key=lambda probe: probe.time_ns)]
+        moved = offsets[-1] - offsets[0] if offsets else 0
+        if abs(moved) > _STEPPED:
+            text = (
+                f"rank {data.rank}: its clock was set by {moved * 1e-9:+.1f} s against rank 0's during the recording; "
+                "its times before and after cannot be compared; keep clocks in step by NTP and record again"
+            )
+            found.append(Notice(kind="clock_stepped", rank=data.rank, message=text))
+    return found
 
 
 def shared_clock_error(ranks: Sequence[RankData]) -> int | None:

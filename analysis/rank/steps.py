@@ -8,7 +8,7 @@ from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
 
-STEP = re.compile(r"ProfilerStep\s*#(\d+)$")
+STEP = re.compile(r"ProfilerStep\s*#(\d{1,18})$")  # a longer number fits no column
 COVERED = 0.98  # share of a step's launches that must not be lost; with fewer, the step is partial
 LINKED = 0.5  # share of records with a launch above which a record without one is an exception
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.analysis import AnalysisError, Options, load, summarise
+from rankscope.analysis.rank.steps import STEP
 
 from ..made_traces import MadeTrace
 
@@ -96,3 +97,7 @@ def test_without_any_mark_the_window_is_one_stretch_with_findings(tmp_path: Path
     assert summary["steps"] == [] and summary["per_rank"] == []
     (gap,) = [item for item in summary["findings"] if item["id"] == "host_bound_launch"]
     assert gap["recoverable_ms"] == pytest.approx(3 * 0.6) and gap["evidence"]["window_ms"] == pytest.approx(3.4)
+
+
+def test_a_step_number_that_fits_no_column_is_no_step() -> None:
+    assert STEP.match("ProfilerStep#" + "9" * 5000) is None and STEP.match("ProfilerStep#12") is not None

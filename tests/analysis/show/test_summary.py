@@ -55,3 +55,16 @@ def test_a_broken_config_costs_only_what_needs_it(tmp_path: Path) -> None:
     unknown = {"samples_per_s": None, "mfu": None}
     assert broken["throughput"] == whole["throughput"] | unknown
     assert "config_unreadable" in [notice["kind"] for notice in broken["warnings"]]
+
+
+def test_a_clock_that_was_set_is_said(tmp_path: Path) -> None:
+    run = shutil.copytree(DATA / "runs" / "slow_host_w2", tmp_path / "run")
+    info = run / "passes" / "torch" / "ranks" / "1" / "rank.json"
+    rank = json.loads(info.read_text())
+    probe = {"time_ns": 10**18, "offset_ns": 0, "rtt_ns": 1000}
+    later = {"time_ns": 10**18 + 10**10, "offset_ns": -3600 * 10**9, "rtt_ns": 1000}
+    info.write_text(
+        json.dumps(rank | {"clock_probes": [rank["clock_probes"][0] | probe, rank["clock_probes"][0] | later]})
+    )
+    (said,) = [notice for notice in summarise(load(run))["warnings"] if notice["kind"] == "clock_stepped"]
+    assert said["rank"] == 1 and "-3600.0 s" in said["message"]
