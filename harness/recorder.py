@@ -27,7 +27,7 @@ class Recorder(Instrument):
     def __init__(self) -> None:
         self._job = _job()
         if self._job is not None:
-            self._job.recorder = True
+            self._job.has_recorder()
         super().__init__(self._job)
 
     @property

@@ -62,6 +62,11 @@ class Recording:
         self._tracing = threading.Lock()
         self._saved = False
 
+    @property
+    def pid(self) -> int:
+        """The process of the rank; a child that it forks has another."""
+        return int(self.info["pid"])
+
     @cached_property
     def config(self) -> RunConfig:
         return load_config(self.run_dir.config)
@@ -158,6 +163,24 @@ class Recording:
             notes.append(text)
             log.info("%s", text)
 
+    def note_later(self, text: str) -> None:
+        """Add a line about what came after the files were written."""
+        log.info("%s", text)
+        try:
+            info = read_json(self.rank_dir.info)
+            write_json(self.rank_dir.info, info | {"notes": [*info.get("notes", []), text]})
+        except (OSError, ValueError):  # it is in the log
+            return
+
+    def dismiss(self) -> None:
+        """Keep nothing of what is recorded so far: `prepare` follows."""
+        if self._gpu is not None:
+            self._gpu.stop()
+        if self.steps is not None:
+            self.steps.dismiss()
+        self.info.pop("clock_probes", None)
+        self._ranges.clear()
+
     def _dir_of(self, window: Window) -> RankDir:
         return self.run_dir.for_pass(window.plan.name).rank(self.rank_dir.rank)
 
@@ -191,7 +214,7 @@ class Recording:
     def _compare_clocks(self, when: str) -> None:
         assert self.steps is not None
         context = self.steps.context
-        if context.control is not None or context.world_size == 1:
+        if context.barrier("clock"):
             self.info.setdefault("clock_probes", []).append(clock_probes.probe(context, when).to_json())
 
     @contextmanager
