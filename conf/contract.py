@@ -39,7 +39,8 @@ Stage = Literal["setup", "turn", "warmup", "measure", "export", "done", "ended"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 TURN: Stage = "turn"  # waits until other runs on this host have measured
 
-RECORDED: tuple[Stage, ...] = ("done", "ended")
+ENDED: Stage = "ended"
+RECORDED: tuple[Stage, ...] = ("done", ENDED)
 STACKS = signal.SIGRTMAX - 2  # makes a rank write the Python stacks of its threads
 
 # NCCL's Flight Recorder: the variable that sizes its buffer, in newer and in older releases of torch.

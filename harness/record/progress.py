@@ -1,7 +1,7 @@
 """Tells the launcher how far this rank is (progress.json), and on request where it hangs (stack.txt).
 
-`kill -s RTMAX-2 <pid>` makes the rank write the Python stacks of all its threads to `stack.txt` in its folder, even while
-it waits inside a collective.
+`kill -s RTMAX-2 <pid>` makes the rank write the Python stacks of all its threads to `stack.txt` in its folder, even
+while it waits inside a collective.
 """
 
 import faulthandler

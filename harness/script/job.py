@@ -11,6 +11,7 @@ import statistics
 
 import torch.distributed as dist
 
+from rankscope.conf.contract import ENDED
 from rankscope.harness.group.control import Lobby, among_others
 from rankscope.harness.group.process_group import RankContext, in_script, leave_groups
 from rankscope.harness.observe.marks import Source
@@ -297,11 +298,9 @@ class ScriptJob(Observer):
         kinds = {name.split()[0] for name in self.marks.optimizers}
         if source == "optimizer" and len(self.marks.optimizers) > 1:
             names = ", ".join(sorted(kinds))
-            self.note(f"{len(self.marks.optimizers)} optimizers ({names}): a step is one of the first that is in use")
+            self.note(f"{len(self.marks.optimizers)} optimizers ({names}): a step is one of the first one in use")
         if source == "loader" and len(self.marks.loaders) > 1:
-            self.note(
-                f"{len(self.marks.loaders)} loaders give batches: a step is one batch of the first that is in use"
-            )
+            self.note(f"{len(self.marks.loaders)} loaders give batches: a step is a batch of the first one in use")
         if self.marks.elsewhere and not steps.timer.waits_known:
             self.note("the loop runs in another thread than the main one: waits for data and samples are null")
         elif not known:
@@ -340,4 +339,4 @@ def run(recording: Recording) -> None:
         else:
             job.abort()
             raise error
-        progress.enter("ended")
+        progress.enter(ENDED)

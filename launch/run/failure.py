@@ -43,6 +43,7 @@ _ENDED_BY_OTHERS = (-signal.SIGTERM, signal_status(signal.SIGTERM))  # exit code
 _RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
 _ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20
+_OURS = "RecordingError: "  # says what the user can do; where in rankscope it was raised is of no use
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +99,8 @@ def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: flo
 
     `ranks` are those of this node. `since` is when the pass began (Unix seconds).
     """
+    if ended.recorded(ranks):
+        return missing_file(pass_dir, ranks, since)
     if ended.cut is not None:
         return _stuck(pass_dir, ended, ranks)
     if ended.returncode != 0:
@@ -113,6 +116,11 @@ def missing_file(pass_dir: PassDir, ranks: Sequence[int], since: float) -> Failu
             fault = usable(path, since)
             if fault is not None:
                 message = f"wrote no usable {path.name}: {path} {fault}"
+                if path == rank.info and not path.exists():
+                    message = (
+                        f"the process ended itself with status 0 before its steps were recorded, or ran another "
+                        f"program in its place (os._exit, os.exec): {path} does not exist"
+                    )
                 return Failure(
                     pass_name=pass_dir.name, rank=rank.rank, kind="missing_file", message=message, log=log_of(rank)
                 )
@@ -163,9 +171,15 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
         rank=first.rank,
         kind=kind,
         message=message,
-        traceback=first.traceback or (_crash(stderr) if first.code < 0 else None),
+        traceback=_traceback(first, stderr),
         log=str(stderr) if stderr is not None else log_of(rank),
     )
+
+
+def _traceback(first: _Exit, stderr: Path | None) -> str | None:
+    if first.error is not None and first.error.startswith(_OURS):
+        return None
+    return first.traceback or (_crash(stderr) if first.code < 0 else None)
 
 
 def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: RankProgress | None) -> tuple[Kind, str]:
@@ -177,7 +191,7 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: Ra
             return "oom", f"out of memory: {line}"
         if _DISK.search(error):
             return "disk_full", f"no space left on device: {line}"
-        return "raise", f"raised {line}"
+        return "raise", line.removeprefix(_OURS) if line.startswith(_OURS) else f"raised {line}"
     if _disk_full(pass_dir, ""):
         return "disk_full", f"no space left on device ({pass_dir.path} is full); exit status {first.code}"
     if first.code < 0:
@@ -212,6 +226,8 @@ def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
     assert ended.cut is not None  # checked by the caller
     found = furthest_behind(pass_dir, ended.progress, expected)
     first = found.ranks[0]
+    if (failure := _alone(pass_dir, ended, expected)) is not None:
+        return failure
     return Failure(
         pass_name=pass_dir.name,
         rank=first if len(found.ranks) == 1 else None,
@@ -219,6 +235,24 @@ def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
         message=f"{ended.cut.message}; furthest behind: {found.text}",
         traceback="\n".join(reversed(found.stack)) or None,
         log=str(pass_dir.rank(first).stack if first in ended.progress else pass_dir.agent_log),
+    )
+
+
+def _alone(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure | None:
+    """Return a failure that says which ranks make no step, if others make steps alone and wait for them in vain."""
+    stepped = [rank for rank, said in ended.progress.items() if said.alone]
+    if not stepped or any(said.step for said in ended.progress.values()):
+        return None
+    absent = [rank for rank in expected if rank not in stepped]
+    others = f"rank {', '.join(map(str, stepped))} made steps alone"
+    message = f"rank {', '.join(map(str, absent))} made no step while {others}" if absent else "no two ranks step alike"
+    assert ended.cut is not None  # checked by the caller
+    return Failure(
+        pass_name=pass_dir.name,
+        rank=absent[0] if len(absent) == 1 else None,
+        kind=ended.cut.kind,
+        message=f"{message}: try steps_from=loader, or call Recorder().step() once a step on every rank; if all ranks "
+        "step later, raise launch.stall_timeout_s",
     )
 
 

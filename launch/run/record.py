@@ -184,6 +184,9 @@ def _run_start(
             to_parquet(rank.steps, STEP_COLUMNS)
             to_parquet(rank.key_averages, KEY_AVERAGES)
     failure = failure_of(pass_dirs[0], ended, ranks, since)
+    if failure is None and (ended.cut is not None or ended.returncode):
+        said = f"its ranks were ended: {ended.cut.message}" if ended.cut else "it failed after that"
+        say(f"rankscope: {names[0]}: everything was recorded; {said} (logs: {pass_dirs[0].torchrun})")
     if names == ["nsys"]:  # also after a failure: the ranks that ended well have reports
         failure = of_pass_or_reports(failure, collect(config, pass_dirs[0], program(config), ranks, since))
     reached = [name for name in names if name == names[0] or any(run_dir.for_pass(name).ranks())]
@@ -229,7 +232,7 @@ def status_of(failure: Failure | None) -> Status:
 def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:
     """Start the analysis as a separate process, which prints its summary; returns its exit status."""
     flags = [*(["--allow-partial"] if partial else []), *(["--quiet"] if quiet else [])]
-    command = [sys.executable, *_ANALYSIS, str(run_dir.path), *flags]
+    command = [sys.executable, "-P", *_ANALYSIS, str(run_dir.path), *flags]
     process = start(command, {**os.environ, MARK: mark(run_dir.path)})
     try:
         status = stop.wait(process)

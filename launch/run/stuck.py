@@ -10,7 +10,10 @@ from rankscope.conf.files import text_of
 from rankscope.launch.system.rank_progress import RankProgress
 
 _INNERMOST = 3
-_WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
+_WAITS = re.compile(
+    r"harness/group/(control|meetings)|autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed"
+    r"|cuda.*synchronize"
+)
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):

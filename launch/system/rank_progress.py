@@ -14,13 +14,18 @@ from rankscope.conf.contract import STAGES, TURN
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress.json of one rank: `step` of `of` in `phase`, its pid, and the time of writing (Unix seconds)."""
+    """The progress.json of one rank: `step` of `of` in `phase`, its pid, and the time of writing (Unix seconds).
+
+    `alone` are steps that it made while other ranks made none. `stacks`: it answers the signal that asks for stacks.
+    """
 
     phase: str
     step: int = 0
     of: int = 0
     pid: int = 0
     time: float = 0.0
+    alone: int = 0
+    stacks: bool = False
 
     @property
     def place(self) -> tuple[int, int]:
