@@ -82,12 +82,15 @@ class Recording:
         return sum(len(plan.phases) for plan in self.plans)
 
     def _known_steps(self) -> int | None:
-        """Return how many steps the job makes in all, if an earlier start has seen its end."""
-        try:
-            found = read_json(self.run_dir.for_pass("plain").rank(self.info["rank"]).info)["job_steps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return found if isinstance(found, int) else None
+        """Return how many steps all ranks make at least, if an earlier start has seen the end of one."""
+        known: list[int] = []
+        for rank_dir in self.run_dir.for_pass("plain").ranks():
+            try:
+                found = read_json(rank_dir.info)["job_steps"]
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+            known += [found] if isinstance(found, int) else []
+        return min(known, default=None)
 
     @cached_property
     def turn(self) -> Turn:

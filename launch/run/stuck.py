@@ -10,6 +10,7 @@ from rankscope.conf.files import text_of
 from rankscope.launch.system.rank_progress import RankProgress
 
 _INNERMOST = 3
+_STARTS_SCRIPT = "harness/script/main_module.py"
 _WAITS = re.compile(
     r"harness/group/(control|meetings)|autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed"
     r"|cuda.*synchronize"
@@ -40,6 +41,8 @@ def main_stack(text: str) -> list[str]:
     threads = [block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()]
     main = [frames for frames in threads if any("<frozen runpy>" in frame or "runpy.py" in frame for frame in frames)]
     frames = (main or threads or [[]])[-1]
+    ours = next((at for at, frame in enumerate(frames) if _STARTS_SCRIPT in frame), len(frames))
+    frames = frames[:ours]  # without what called the script
     return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]
 
 
