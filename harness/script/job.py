@@ -183,8 +183,8 @@ class ScriptJob(Observer):
         return in_script(self._lobby.form())
 
     def _start(self, context: RankContext) -> None:
-        self._preview = None
-        self._calls.remove()
+        if self._election.source != "model":
+            self._calls.remove()
         steps = self._steps = self._recording.prepare(context, self._progress)
         steps.timer.waits_known = False
         self.ranges = self._recording.ranges(loose=True)
@@ -216,7 +216,8 @@ class ScriptJob(Observer):
         if self.done:
             return
         self.marks.close()
-        steps, name = self._steps or self._adopt(), self._recording.config.script
+        steps, name = self._adopt() or self._steps, self._recording.config.script
+        assert steps is not None  # otherwise `_adopt` raises
         steps.timer.drop()
         steps.context.synchronize()
         needed = steps.needed
@@ -232,27 +233,35 @@ class ScriptJob(Observer):
         self.note(f"the script ended after {self._step} steps ({counted} counted in {steps.window.plan.name}){more}")
         self._complete(steps)
 
-    def _adopt(self) -> Steps:
-        """Count the preview, because nothing stronger came; raises `RecordingError` if there is none."""
-        name, preview = self._recording.config.script, self._preview
-        if self._lobby is not None:
+    def _adopt(self) -> Steps | None:
+        """Count the preview, if it has more steps than the recording that followed it; otherwise return None.
+
+        Raises `RecordingError` if there is neither.
+        """
+        name, preview, steps = self._recording.config.script, self._preview, self._steps
+        made = 0 if preview is None or self._recording.kind not in ("plain", "timed") else preview.steps
+        if steps is not None:
+            late = preview is not None and preview.source == self._election.source
+            if not late or len(steps.windows) > 1 or self._step >= made:
+                return None
+        if steps is None and self._lobby is not None:
             raise RecordingError(f"{name} ended, and its ranks never stepped together: {self._lobby.absent()}")
-        if preview is None or preview.steps == 0 or self._recording.kind not in ("plain", "timed"):
+        if preview is None or not made:
             raise RecordingError(
                 f"{name} ended without a step: no optimizer stepped twice, and no DataLoader, backward pass or model "
                 "was used twice in the main thread of this process; call Recorder().step() once a step "
                 "(docs/own-script.md)"
             )
-        context = self._join(preview.source)
+        context = self._join(preview.source) if steps is None else steps.context
         if context is None:
             assert self._lobby is not None  # a single rank always joins
             raise RecordingError(f"{name} ended, and its ranks never stepped together: {self._lobby.absent()}")
-        self._election.source = preview.source
-        steps = self._steps = self._recording.prepare(context, self._progress)
-        self._recording.info["steps_from"] = preview.source
-        steps.adopt(preview.timer, preview.steps)
-        self._samples, self._step = preview.samples, preview.steps
-        return steps
+        self._recording.dismiss()
+        self._election.source = self._recording.info["steps_from"] = preview.source
+        self._steps = self._recording.prepare(context, self._progress)
+        self._steps.adopt(preview.timer, made)
+        self._samples, self._step = preview.samples, made
+        return self._steps
 
     def abort(self) -> None:
         """Keep what is recorded after the script has failed."""

@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass, field
 
-LOOP = """
+MODEL = """
 import os, sys, torch
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0); torch.set_num_threads(1)
 model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(torch.randn(48, 4)), 4)
+"""
+LOOP = f"""{MODEL}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 def train(count=12, after=lambda: None):
     for number, (inputs,) in enumerate(loader):
         if number == count:
@@ -22,18 +24,18 @@ def train(count=12, after=lambda: None):
 class Shape:
     """One script. `files` lie beside it; `script` is how it is named, from the folder `cwd`.
 
-    `recorded`: whether its loop gives a complete recording. `steps_from`: what its steps must be taken to be.
+    `steps_from`: what its steps must be taken to be. `steps`: how many are recorded; more than 6 if only its end tells
+    what its steps are.
     """
 
     name: str
     code: str
-    loop: bool = True  # the code follows LOOP
+    start: str = LOOP  # comes before the code
     files: dict[str, str] = field(default_factory=dict)
     path: str = "train.py"
     script: str = "train.py"
     cwd: str = "."
     args: tuple[str, ...] = ()
-    recorded: bool = True
     steps_from: str = "optimizer"
     samples: float | None = 4
     steps: int = 6
@@ -170,7 +172,7 @@ PROCESS = [
     ),
     Shape(
         name="draws random numbers everywhere",
-        code="import random\ntrain(12, lambda: print(random.random(), torch.rand(1).item().hex()))\nprint(torch.initial_seed())\n",
+        code="import random\nrandom.seed(1)\ntrain(12, lambda: print(random.random(), torch.rand(1).item().hex()))\nprint(torch.initial_seed())\n",
     ),
     Shape(
         name="workers of its loader write files",
@@ -189,6 +191,7 @@ STEPS = [
         name="an optimizer that never steps",
         code="with torch.no_grad():\n    for _ in range(2):\n        for (inputs,) in loader: print(model(inputs).sum().item().hex())\n",
         steps_from="loader",
+        steps=24,
     ),
     Shape(
         name="evaluates before it trains",
@@ -196,12 +199,15 @@ STEPS = [
     ),
     Shape(
         name="reads the data once, makes its optimizer late",
-        code="del optimizer\nprint(sum(inputs.sum() for (inputs,) in loader).item().hex())\n"
-        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\ntrain()\n",
+        start=MODEL,
+        code="print(sum(inputs.sum() for (inputs,) in loader).item().hex())\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "for (inputs,) in loader:\n    model(inputs).square().sum().backward(); optimizer.step()\n",
     ),
     Shape(
         name="two loaders together, without an optimizer",
-        code="del optimizer\nsmall = DataLoader(TensorDataset(torch.randn(24, 4)), 2)\n"
+        start=MODEL,
+        code="small = DataLoader(TensorDataset(torch.randn(24, 4)), 2)\n"
         "for (a,), (b,) in zip(loader, small): print(model(torch.cat([a, b])).sum().item().hex())\n",
         steps_from="loader",
         samples=6,
@@ -213,21 +219,24 @@ STEPS = [
     ),
     Shape(
         name="updates parameters by hand",
-        code="del optimizer, loader\nfor step in range(30):\n    loss = model(torch.randn(5, 4)).square().sum(); model.zero_grad(); loss.backward()\n"
+        start=MODEL,
+        code="for step in range(30):\n    loss = model(torch.randn(5, 4)).square().sum(); model.zero_grad(); loss.backward()\n"
         "    with torch.no_grad():\n        for p in model.parameters(): p -= 0.01 * p.grad\n    print(loss.item().hex())\n",
         steps_from="backward",
         samples=None,
     ),
     Shape(
         name="calls its model only",
-        code="del optimizer, loader\nmodel = torch.nn.Sequential(model, torch.nn.ReLU())\nwith torch.no_grad():\n"
+        start=MODEL,
+        code="model = torch.nn.Sequential(model, torch.nn.ReLU())\nwith torch.no_grad():\n"
         "    for step in range(30): print(model(torch.randn(5, 4)).sum().item().hex())\n",
         steps_from="model",
         samples=None,
     ),
     Shape(
         name="a few calls of its model only",
-        code="del optimizer, loader\nwith torch.no_grad():\n    for step in range(8): print(model(torch.randn(5, 4)).sum().item().hex())\n",
+        start=MODEL,
+        code="with torch.no_grad():\n    for step in range(8): print(model(torch.randn(5, 4)).sum().item().hex())\n",
         steps_from="model",
         samples=None,
     ),

@@ -14,7 +14,7 @@ import pytest
 
 from rankscope.conf import RunDir, parse_config, save_config
 
-from .shapes import LOOP, PROCESS, STEPS, Shape
+from .shapes import PROCESS, STEPS, Shape
 from .tables import table_of
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.distributed
 
 def lay_out(folder: Path, shape: Shape) -> Path:
     """Write the script and its files; returns the working folder."""
-    files = {shape.path: (LOOP if shape.loop else "") + shape.code, **shape.files}
+    files = {shape.path: shape.start + shape.code, **shape.files}
     for name, text in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,18 +48,18 @@ def written(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("shape", [*PROCESS, *STEPS], ids=lambda shape: shape.name)
 def test_it_does_the_same_as_without_rankscope(shape: Shape, tmp_path: Path) -> None:
     module = not (shape.script.endswith(".py") or "/" in shape.script or shape.script == "job")
-    bare_cwd = lay_out(tmp_path / "bare", shape)
+    bare_cwd = lay_out(tmp_path / "bare" / "work", shape)
     bare = run([sys.executable, "-u", *(["-m"] if module else []), shape.script, *shape.args], bare_cwd)
-    cwd = lay_out(tmp_path / "recorded", shape)
+    cwd = lay_out(tmp_path / "recorded" / "work", shape)
     run_dir = RunDir(tmp_path / "run")
     run_dir.path.mkdir()
     save_config(parse_config({**QUICK, "script": shape.script, "script_args": list(shape.args)}), run_dir.config)
     recorded = run([sys.executable, "-P", "-u", "-m", "rankscope.harness", str(run_dir.path), "plain"], cwd)
 
-    assert recorded.stdout == bare.stdout.replace(str(tmp_path / "bare"), str(tmp_path / "recorded")), recorded.stderr
+    assert recorded.stdout == bare.stdout.replace(str(tmp_path / "bare" / "work"), str(tmp_path / "recorded" / "work")), recorded.stderr
     assert recorded.returncode == bare.returncode, recorded.stderr
     assert recorded.stderr.strip().splitlines()[-1:] == bare.stderr.strip().splitlines()[-1:]
-    assert written(tmp_path / "recorded") == written(tmp_path / "bare")
+    assert written(tmp_path / "recorded" / "work") == written(tmp_path / "bare" / "work")
     rank = run_dir.for_pass("plain").rank(0)
     info = json.loads(rank.info.read_text())
     assert (info["status"], info["steps_from"], info["steps"]) == ("ok", shape.steps_from, shape.steps)
