@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from rankscope.conf import RunConfig
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL, TORCH_PASSES
 from rankscope.launch.configure.preflight import refuse
-from rankscope.launch.run.record import Recorded, analyse, record, say
+from rankscope.launch.run.record import Recorded, analyse, record
 from rankscope.launch.system.processes import Stop
+from rankscope.launch.system.terminal import say
 from rankscope.launch.system.torch_facts import torch_facts
 
 HINT = "give another runs_dir or make room"  # about a folder that the system refuses

@@ -30,6 +30,7 @@ from rankscope.analysis.show.terminal import show
 from rankscope.conf import RunDir
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
 from rankscope.conf.files import replacing, write_json, write_text
+from rankscope.conf.terminal import Terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,7 +134,7 @@ def analyze(
 
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces or Nsight Systems reports, or such files.
     """
-    console = Console(stderr=json_file == Path("-"), highlight=False)
+    console = Terminal(stderr=json_file == Path("-"), highlight=False)
     try:
         options = Options(
             cache=not no_cache,

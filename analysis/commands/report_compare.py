@@ -21,6 +21,7 @@ from rankscope.conf import RunDir
 from rankscope.conf.contract import GATE, OK, PARTIAL
 from rankscope.conf.files import write_json
 from rankscope.conf.sweep_dir import SweepDir
+from rankscope.conf.terminal import Terminal
 
 
 @click.command("rankscope report")
@@ -43,7 +44,7 @@ def report(sweeps: tuple[Path, ...], out: Path | None, target: float, allow_part
         summary = summarise_sweep(points, target)
         progress.next("drawing figures")
         write_report(summary, points, target_folder, ", ".join(sweep.resolve().name for sweep in sweeps))
-    console = Console(highlight=False, quiet=quiet)
+    console = Terminal(highlight=False, quiet=quiet)
     show_sweep(summary, console)
     console.print(f"\nReport: {target_folder / 'report.html'}, {target_folder / 'report.md'}")
     failed = any(point["status"] != "completed" for point in summary["points"])
@@ -143,7 +144,7 @@ def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Pa
     found, alone = compare.pairs(_points(a), _points(b))
     if not found:
         raise AnalysisError(f"{a} and {b}: they have no point in common")
-    console = Console(highlight=False, stderr=json_file == Path("-"), quiet=quiet)
+    console = Terminal(highlight=False, stderr=json_file == Path("-"), quiet=quiet)
     rows: list[Json] = []
     by_eye: list[str] = []
     broken: list[str] = []

@@ -54,8 +54,8 @@ class Marks:
         self._depth: Counter[RangeName] = Counter()  # nested calls
         self._marked_in_backward = False
         self._ended = False  # the main loader has just raised StopIteration
-        self._main = {"optimizer": Principal(), "loader": Principal()}
-        self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()  # of iterators
+        self._main: dict[str, Principal] = {"optimizer": Principal(), "loader": Principal()}
+        self._loaders: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()  # of iterators
         self.elsewhere = False  # whether a loader or a backward pass was used on another thread
         self.loaders: set[int] = set()  # those that gave batches
         self.optimizers: Counter[str] = Counter()  # steps by kind and place of the optimizer
@@ -74,6 +74,11 @@ class Marks:
             register_optimizer_step_post_hook(lambda optimizer, *_: self._after_step(optimizer)),
         ):
             self._undo.append(handle.remove)
+
+    def forget_main(self) -> None:
+        """Let the next optimizer and loader be those that the loop goes by."""
+        for kind in self._main:
+            self._main[kind] = Principal()
 
     def when_compiled(self, act: Callable[[], None]) -> None:
         """Call `act` before the script asks torch to compile anything."""
@@ -162,7 +167,9 @@ class Marks:
         finally:
             self._exit("data_wait")
         if isinstance(iterator, loaders._BaseDataLoaderIter):
-            self._loaders[iterator] = weakref.ref(loader)
+            # A loader that keeps its iterator would otherwise never be freed, nor its workers ended.
+            keeps = getattr(loader, "_iterator", None) is iterator
+            self._loaders[iterator] = weakref.ref(loader) if keeps else lambda: loader
         return iterator
 
     def _around_next(self, original: Any, iterator: Any) -> Any:

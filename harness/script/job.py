@@ -164,6 +164,7 @@ class ScriptJob(Observer):
         context = self._join(source)
         if context is None:
             self._progress.step_alone()
+            self.marks.forget_main()
             return
         self._recording.turn.measure(self._progress)
         self._start(context)

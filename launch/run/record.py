@@ -32,6 +32,7 @@ from rankscope.launch.system import slurm
 from rankscope.launch.system.environment import environment, git_commit
 from rankscope.launch.system.nsys_command import program
 from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.system.terminal import say
 from rankscope.launch.system.torch_facts import TorchFacts
 
 _RESERVE_BYTES = 64 * 1024  # freed when the run ends, so that its status can be written to a full disk
@@ -266,8 +267,3 @@ def _logged(node: Node) -> Iterator[None]:
 
 def _reserve(run_dir: RunDir) -> Path:
     return run_dir.path / ".reserve"
-
-
-def say(text: str) -> None:
-    """Print a line for the user on stderr."""
-    print(text, file=sys.stderr, flush=True)
