@@ -92,6 +92,16 @@ class Recording:
             known += [found] if isinstance(found, int) else []
         return min(known, default=None)
 
+    def found_before(self) -> dict[str, Any]:
+        """Return what an earlier start says about the steps of this rank; empty if this start has the plain window."""
+        if self.kind == "plain":
+            return {}
+        try:
+            found = read_json(self.run_dir.for_pass("plain").rank(self.info["rank"]).info)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) and found.get("status") == "ok" else {}
+
     @cached_property
     def turn(self) -> Turn:
         """This rank's turn among the runs that share its host."""

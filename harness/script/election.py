@@ -42,9 +42,11 @@ def kind_of(source: Source) -> str:
 class Election:
     """Hears the marks of all sources; `source` is the chosen one, None until there is one."""
 
-    def __init__(self, asked: Source | None) -> None:
-        self.source: Source | None = asked
-        self.asked = asked is not None
+    def __init__(self, asked: Source | None, known: Source | None = None, why: str | None = None) -> None:
+        """`asked` by the user, or `known` from an earlier start, which also said `why`."""
+        self.source: Source | None = asked or known
+        self.asked = self.source is not None
+        self._why = None if asked else why
         self.promised: set[Source] = set()  # made or started, and perhaps never used
         self.computes = False  # whether a model was called
         self.counts: Counter[Source] = Counter()
@@ -70,6 +72,8 @@ class Election:
 
     def why(self, source: Source) -> str:
         """Return one line on what a step was taken to be, and why."""
+        if self._why is not None:
+            return self._why
         if self.asked:
             return f"a step is {_REASONS[source]}, as steps_from={source} asks for"
         passed = [item for item in ORDER[: ORDER.index(source)] if item in self.promised and item != source]

@@ -7,9 +7,6 @@ it does after that is at most a note.
 
 import logging
 import os
-import statistics
-
-import torch.distributed as dist
 
 from rankscope.conf.contract import ENDED
 from rankscope.harness.group.control import Lobby, among_others
@@ -22,21 +19,15 @@ from rankscope.harness.record.progress import Progress, reporting
 from rankscope.harness.record.recording import Recording, one_line
 from rankscope.harness.record.steps import Steps
 from rankscope.harness.script import endings
+from rankscope.harness.script.about_steps import about_steps, notes_on
 from rankscope.harness.script.election import Election, kind_of
+from rankscope.harness.script.errors import Recorded, RecordingError
 from rankscope.harness.script.idle_profiler import install as install_idle_profiler
 from rankscope.harness.script.main_module import execute
 from rankscope.harness.script.preview import Preview
 
 log = logging.getLogger(__name__)
 _CAUGHT = 3  # how often a script may catch our end before its process ends without its consent
-
-
-class RecordingError(RuntimeError):
-    """The script had no steps to record; the message says what to do."""
-
-
-class Recorded(SystemExit):
-    """Ends the script with exit status 0, because everything is recorded."""
 
 
 class ScriptJob(Observer):
@@ -46,8 +37,8 @@ class ScriptJob(Observer):
         super().__init__()
         self.done = False
         self.asked_to_end = 0  # how often `Recorded` was raised
-        asked = recording.config.steps_from
-        self._election = Election(None if asked == "auto" else asked)
+        asked, known = recording.config.steps_from, recording.found_before()
+        self._election = Election(None if asked == "auto" else asked, known.get("steps_from"), known.get("step_is"))
         self._calls = ModelCalls(lambda: self.mark("model"))
         self._recording = recording
         self._progress = progress
@@ -56,6 +47,7 @@ class ScriptJob(Observer):
         self._steps: Steps | None = None
         self._step = 0  # the open step
         self._samples: list[int | None] = []  # per step
+        self.broken: Exception | None = None  # an error of the recording, which the script may have caught
 
     def install(self) -> None:
         self.marks.install()
@@ -97,6 +89,15 @@ class ScriptJob(Observer):
 
     def mark(self, source: Source) -> None:
         """End the open step and begin the next, if steps are those of `source`; raises `Recorded` after the last."""
+        if self.broken is not None:
+            raise self.broken
+        try:
+            self._mark(source)
+        except Exception as error:  # a boundary: the script must not turn it into an endless recording
+            self.broken = error
+            raise
+
+    def _mark(self, source: Source) -> None:
         if self.done:
             self._end_script(source)
             return
@@ -286,9 +287,9 @@ class ScriptJob(Observer):
         """Write what was counted, all ranks together: from here on nothing that the script does can spoil it."""
         self.done = True
         self.ranges = None
-        self._say_what_a_step_is(steps)
-        if not steps.context.cuda and dist.is_initialized() and "nccl" in str(dist.get_backend()):
-            self.note("the device was first used after the first step: device times are null")
+        self._recording.info |= about_steps(self._election, self._samples)
+        for text in notes_on(self._election.source, self.marks, self._recording.info, steps):
+            self.note(text)
         self._recording.end()
         if steps.context.apart:
             self.note("the ranks do not step alike: only the steps that all of them made can be compared")
@@ -297,26 +298,6 @@ class ScriptJob(Observer):
         if self._lobby is not None:
             self._lobby.meetings.finish()
         steps.context.barrier("end")
-
-    def _say_what_a_step_is(self, steps: Steps) -> None:
-        info, source = self._recording.info, self._election.source
-        counts = [samples for samples in self._samples if samples is not None]
-        known = bool(counts) and all(counts) and len(counts) == len(self._samples)
-        info["samples_per_step"] = statistics.median(counts) if known else None
-        if source is not None:
-            info["step_is"] = self._election.why(source)
-        kinds = {name.split()[0] for name in self.marks.optimizers}
-        if source == "optimizer" and len(self.marks.optimizers) > 1:
-            names = ", ".join(sorted(kinds))
-            self.note(f"{len(self.marks.optimizers)} optimizers ({names}): a step is one of the first one in use")
-        if source == "loader" and len(self.marks.loaders) > 1:
-            self.note(f"{len(self.marks.loaders)} loaders give batches: a step is a batch of the first one in use")
-        if self.marks.elsewhere and not steps.timer.waits_known:
-            self.note("the loop runs in another thread than the main one: waits for data and samples are null")
-        elif not known:
-            self.note("samples per second are null: the batches do not tell how many samples they have")
-        if self.marks.skipped:
-            self.note(f"the GradScaler skipped {self.marks.skipped} optimizer steps; they count as steps")
 
 
 _current: ScriptJob | None = None
@@ -342,6 +323,9 @@ def run(recording: Recording) -> None:
         if os.getpid() != recording.pid:  # a child that the script has forked ends as it would without rankscope
             endings.leave(endings.status_of(error))
         job.remove()
+        if job.broken is not None:
+            job.abort()
+            raise job.broken
         if job.done:
             job.end(error)
         elif error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):

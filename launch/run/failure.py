@@ -18,7 +18,7 @@ import msgspec
 from rankscope.conf import PassDir, RankDir
 from rankscope.conf.contract import TORCH_PASSES, signal_status
 from rankscope.conf.files import text_of
-from rankscope.launch.run.stuck import furthest_behind, main_stack
+from rankscope.launch.run.stuck import furthest_behind, main_stack, without_steps
 from rankscope.launch.run.torchrun import Ended
 from rankscope.launch.system.rank_progress import RankProgress
 
@@ -224,10 +224,12 @@ def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
 
 def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
     assert ended.cut is not None  # checked by the caller
+    if (unlike := without_steps(ended.progress, expected)) is not None:
+        absent, message = unlike
+        rank = absent[0] if len(absent) == 1 else None
+        return Failure(pass_name=pass_dir.name, rank=rank, kind=ended.cut.kind, message=message)
     found = furthest_behind(pass_dir, ended.progress, expected)
     first = found.ranks[0]
-    if (failure := _alone(pass_dir, ended, expected)) is not None:
-        return failure
     return Failure(
         pass_name=pass_dir.name,
         rank=first if len(found.ranks) == 1 else None,
@@ -235,24 +237,6 @@ def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
         message=f"{ended.cut.message}; furthest behind: {found.text}",
         traceback="\n".join(reversed(found.stack)) or None,
         log=str(pass_dir.rank(first).stack if first in ended.progress else pass_dir.agent_log),
-    )
-
-
-def _alone(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure | None:
-    """Return a failure that says which ranks make no step, if others make steps alone and wait for them in vain."""
-    stepped = [rank for rank, said in ended.progress.items() if said.alone]
-    if not stepped or any(said.step for said in ended.progress.values()):
-        return None
-    absent = [rank for rank in expected if rank not in stepped]
-    others = f"rank {', '.join(map(str, stepped))} made steps alone"
-    message = f"rank {', '.join(map(str, absent))} made no step while {others}" if absent else "no two ranks step alike"
-    assert ended.cut is not None  # checked by the caller
-    return Failure(
-        pass_name=pass_dir.name,
-        rank=absent[0] if len(absent) == 1 else None,
-        kind=ended.cut.kind,
-        message=f"{message}: try steps_from=loader, or call Recorder().step() once a step on every rank; if all ranks "
-        "step later, raise launch.stall_timeout_s",
     )
 
 

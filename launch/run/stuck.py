@@ -36,6 +36,24 @@ def furthest_behind(pass_dir: PassDir, progress: Mapping[int, RankProgress], exp
     return Stuck(ranks=ranks, text=text, stack=stacks[ranks[0]])
 
 
+def without_steps(progress: Mapping[int, RankProgress], expected: Sequence[int]) -> tuple[list[int], str] | None:
+    """Return the ranks that make no step while others make steps alone and wait for them in vain, and a text on it."""
+    stepped = [rank for rank, said in progress.items() if said.alone]
+    if not stepped or any(said.step for said in progress.values()):
+        return None
+    absent = [rank for rank in expected if rank not in stepped]
+    alone = f"rank {_listed(stepped)} made steps alone"
+    text = f"rank {_listed(absent)} made no step while {alone}" if absent else f"{alone}, never at the same time"
+    return absent, (
+        f"{text}: try steps_from=loader, or call Recorder().step() once a step on every rank; if all ranks step later, "
+        "raise launch.stall_timeout_s"
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
 def main_stack(text: str) -> list[str]:
     """Return the frames of the main thread (innermost first) from the output of faulthandler."""
     threads = [block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()]

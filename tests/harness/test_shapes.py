@@ -14,7 +14,8 @@ import pytest
 
 from rankscope.conf import RunDir, parse_config, save_config
 
-from .shapes import PROCESS, STEPS, Shape
+from . import process_shapes, step_shapes
+from .shapes import Shape
 from .tables import table_of
 
 ENVIRONMENT = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1"}
@@ -45,7 +46,7 @@ def written(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-@pytest.mark.parametrize("shape", [*PROCESS, *STEPS], ids=lambda shape: shape.name)
+@pytest.mark.parametrize("shape", [*process_shapes.SHAPES, *step_shapes.SHAPES], ids=lambda shape: shape.name)
 def test_it_does_the_same_as_without_rankscope(shape: Shape, tmp_path: Path) -> None:
     module = not (shape.script.endswith(".py") or "/" in shape.script or shape.script == "job")
     bare_cwd = lay_out(tmp_path / "bare" / "work", shape)
@@ -56,7 +57,7 @@ def test_it_does_the_same_as_without_rankscope(shape: Shape, tmp_path: Path) -> 
     save_config(parse_config({**QUICK, "script": shape.script, "script_args": list(shape.args)}), run_dir.config)
     recorded = run([sys.executable, "-P", "-u", "-m", "rankscope.harness", str(run_dir.path), "plain"], cwd)
 
-    assert recorded.stdout == bare.stdout.replace(
+    assert recorded.stdout == bare.stdout.replace(str(tmp_path / "bare"), str(tmp_path / "recorded")), recorded.stderr
         str(tmp_path / "bare" / "work"), str(tmp_path / "recorded" / "work")
     ), recorded.stderr
     assert recorded.returncode == bare.returncode, recorded.stderr
