@@ -26,6 +26,7 @@ from rankscope.harness.faults.planted import Faults
 from rankscope.harness.group.process_group import RankContext, join
 from rankscope.harness.observe.marks import Source
 from rankscope.harness.observe.observer import Observer
+from rankscope.harness.record import own_backward
 from rankscope.harness.record.nvtx import TorchEmitter
 from rankscope.harness.record.progress import Progress
 from rankscope.harness.record.ranges import Ranges
@@ -81,6 +82,7 @@ class Bench:
         self.trainer = Trainer(config, self.context, self.replica)
         self.batches: Batches = make_batches(config, self.context, self.replica.model.sample)
         self.plain_loop = self.loop(profiler=None)
+        self.plain_loop.steps.start()
         self.progress.update("measure", 0)
         self.warm_up()
 
@@ -104,15 +106,21 @@ class Bench:
         return self.timed(lambda _: self.bare_step(), lambda _: None)
 
     def plain_pass(self) -> float:
-        return self.timed(self.plain_loop.step, self.plain_loop.steps.advance)
+        end = own_backward.observe(self.plain_loop.steps.timer.own_gradients)
+        try:
+            return self.timed(self.plain_loop.step, self.plain_loop.steps.advance)
+        finally:
+            end()
 
     def recorder(self) -> float:
         """Run the bare loop in the plain pass, with steps found from torch's calls, as `rankscope run script=` does."""
         observer = Observed(self.plain_loop.steps)
         observer.marks.install()
+        end = own_backward.observe(self.plain_loop.steps.timer.own_gradients)
         try:
             return self.timed(lambda _: self.bare_step(), lambda _: None)
         finally:
+            end()
             observer.marks.remove()
             self.plain_loop.steps.timer.close()
 

@@ -109,7 +109,8 @@ class _Table(click.Group):
         return super().resolve_command(ctx, args)
 
     def get_help(self, ctx: click.Context) -> str:
-        lines = [f"  rankscope {name:<11} {text}" for name, (_, _, text) in COMMANDS.items()]
+        width = max(map(len, COMMANDS))
+        lines = [f"  rankscope {name:<{width}} {text}" for name, (_, _, text) in COMMANDS.items()]
         return "\n".join(["Profiles distributed training and shows where the time of a step goes.", "", *lines])
 
 

@@ -110,14 +110,35 @@ def parse_config(data: Mapping[str, Any]) -> RunConfig:
 
 
 def load_config(path: Path) -> RunConfig:
-    """Read a resolved `config.yaml`."""
+    """Read a resolved `config.yaml`, also that of another version: keys that this one does not know are left out.
+
+    Keys are not checked against each other again. The launcher did that, with the defaults of its version.
+    """
+    data: Any = None
     try:
-        return parse_config(yaml.safe_load(path.read_text()))
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    except (OSError, yaml.YAMLError, TypeError) as error:
+        data = yaml.safe_load(path.read_text())
+        return msgspec.convert(_known(data, RunConfig), RunConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{path}: {describe(error, data, RunConfig)}") from None
+    except (OSError, ValueError, yaml.YAMLError, TypeError) as error:
         said = " ".join(str(error).split())  # YAML errors have several lines
         raise ConfigError(f"{path}: cannot be read as a rankscope configuration ({said})") from None
+
+
+def _known(data: Any, section: type[Section]) -> Any:
+    """Return `data` without keys that `section` does not have; anything but a mapping stays as it is."""
+    if not isinstance(data, Mapping):
+        return data
+    fields = {field.name: field.type for field in msgspec.structs.fields(section)}
+    return {
+        name: _known(value, fields[name]) if _is_section(fields[name]) else value
+        for name, value in data.items()
+        if name in fields
+    }
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Section)
 
 
 def save_config(config: RunConfig, path: Path) -> None:

@@ -15,11 +15,14 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A group of settings; an unknown key is an error."""
 
 
-class ModelConfig(Section, frozen=True, kw_only=True):
-    """A reference model by name and named size; `rankscope.models` defines the sizes."""
+ModelName = Literal["gpt", "resnet", "mlp"]
 
-    name: Literal["gpt", "resnet", "mlp"] = "gpt"
-    size: Literal["tiny", "small", "medium", "large", "xl"] = "tiny"
+
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """A reference model by name and named size; `rankscope.models` defines the sizes, the launcher chooses for auto."""
+
+    name: ModelName = "gpt"
+    size: Literal["auto", "tiny", "small", "medium", "large", "xl"] = "auto"  # auto: tiny on a CPU; fills a GPU
     activation_checkpointing: bool = False
     channels_last: bool = False  # convolutional models only
 

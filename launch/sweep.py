@@ -19,6 +19,7 @@ from rankscope.conf.sections import SlurmConfig
 from rankscope.conf.sweep_dir import PointRecord, SweepDir, SweepRecord
 from rankscope.launch import slurm_job, submitted
 from rankscope.launch.configure.compose import compose, submission
+from rankscope.launch.configure.model_size import with_size
 from rankscope.launch.configure.preflight import refuse, refuse_submission
 from rankscope.launch.configure.sweep_points import plan
 from rankscope.launch.run.failure import Failure
@@ -36,7 +37,8 @@ def run_sweep(arguments: Sequence[str], stop: Stop) -> int:
     """Run a new sweep; returns 0 if every point completed, otherwise 3."""
     launcher, overrides = submission(arguments)
     points = plan(overrides, cores=None if launcher is None else _cores(launcher, overrides))
-    way = _way(launcher, [compose(point.overrides) for point in points])
+    facts = torch_facts() if launcher is None else None
+    way = _way(launcher, facts, _sized(points, facts))
     first = compose(points[-1].overrides)
     sweep = SweepDir.claim(Path(first.runs_dir), f"{first.name}-sweep", datetime.now().astimezone())
     return _run(sweep, SweepRecord(overrides=list(arguments), points=points), way, stop)
@@ -48,7 +50,9 @@ def resume(path: Path, stop: Stop) -> int:
     sweep_record = sweep.read()
     launcher, _ = submission(sweep_record.overrides)
     open_points = [point for point in sweep_record.points if point.status != "completed"]
-    return _run(sweep, sweep_record, _way(launcher, [compose(point.overrides) for point in open_points]), stop)
+    facts = torch_facts() if launcher is None else None
+    way = _way(launcher, facts, [compose(point.overrides) for point in open_points])
+    return _run(sweep, sweep_record, way, stop)
 
 
 def _cores(launcher: SlurmConfig, overrides: Sequence[str]) -> int:
@@ -61,13 +65,22 @@ def _cores(launcher: SlurmConfig, overrides: Sequence[str]) -> int:
     return launcher.cpus_per_task or 1
 
 
-def _way(launcher: SlurmConfig | None, configs: Sequence[RunConfig]) -> "_Here | _Jobs":
+def _sized(points: Sequence[PointRecord], facts: TorchFacts | None) -> list[RunConfig]:
+    """Name the size of the model in every point that leaves it to the device; returns the points' configurations."""
+    configs = [compose(point.overrides) for point in points]
+    sized = [with_size(config, facts, configs) for config in configs]
+    for point, before, after in zip(points, configs, sized, strict=True):
+        if after.model.size != before.model.size:
+            point.overrides.append(f"model.size={after.model.size}")
+    return sized
+
+
+def _way(launcher: SlurmConfig | None, facts: TorchFacts | None, configs: Sequence[RunConfig]) -> "_Here | _Jobs":
     """Return the way to run points, here or as jobs; raises `ConfigError` if one of them cannot run."""
-    if launcher is not None:
+    if launcher is not None or facts is None:
         for config in configs:
             refuse_submission(config)
-        return _Jobs(launcher)
-    facts = torch_facts()
+        return _Jobs(launcher or SlurmConfig())
     for config in configs:
         if config.launch.nnodes > 1:
             raise ConfigError(

@@ -4,6 +4,8 @@
 and a throughput report need.
 """
 
+import msgspec
+
 from rankscope.conf.sections import ModelConfig
 from rankscope.models import gpt, mlp, resnet
 from rankscope.models.base import ReferenceModel, SampleSpec
@@ -13,6 +15,8 @@ _BUILDERS = {"gpt": gpt.build, "resnet": resnet.build, "mlp": mlp.build}
 
 def build_model(config: ModelConfig) -> ReferenceModel:
     """Build the model on torch's current default device (use `with torch.device(...)` to choose it)."""
+    if config.size == "auto":  # only the launcher knows the device
+        config = msgspec.structs.replace(config, size="tiny")
     return _BUILDERS[config.name](config)
 
 

@@ -43,10 +43,10 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None  # why undetermined
 
 
-def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: float | None = None) -> JobVerdict:
+def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Window | None = None) -> JobVerdict:
     """Return the verdict over the counted steps of a window; `calls` are the timed collectives of its steps.
 
-    `mean_ns` is the mean step of the plain window, which bounds what mending a rank saves; None: that of this window.
+    Fixing the rank saves the same share of a step in the plain window as in this one. None: `window` is the plain one.
     """
     free = None if calls is None else _unblocked_host(window)
     window = window.only(window.counted)
@@ -68,8 +68,14 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, mean_ns: flo
     why = cause_of(window.only(its_rows), found.rank, found.lateness_ns or 0.0, limits)
     if why is None:
         return _unexplained(found, window.ranks[found.rank])
-    mean_ns = float(window.step_ns.mean()) if mean_ns is None else mean_ns
-    gain = _gain(late[found.rank][its_rows], why, mean_ns, free, found.rank) * int(its_rows.sum()) / len(window.steps)
+    # The largest lateness at a call leaves out what a slow backward pass adds after this call.
+    late_ns = np.maximum(late, from_parts(window))[found.rank][its_rows]
+    plain = window if plain is None else plain.only(plain.counted)
+    to_plain = float(np.median(plain.step_ns)) / usual
+    gain = float(np.minimum(late_ns, why.excess_ns).mean()) * int(its_rows.sum()) / len(window.steps) * to_plain
+    if free is not None:
+        gain = min(gain, float(plain.step_ns.mean()) - float(np.median(np.delete(free, found.rank))))
+    gain = max(0.0, gain)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
 
 
@@ -87,19 +93,6 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
         found, verdict="none", rank=None, lateness_ns=None, interval_ns=None, steps_late=0, late_steps=[], gain_ns=0.0,
         reason=reason,
     )  # fmt: skip
-
-
-def _gain(late_ns: Column, why: "Why", mean_ns: float, free: Column | None, at: int) -> float:
-    """Return what fixing the late rank saves in each of its late steps (ns, mean), as an estimate.
-
-    `late_ns` is its lateness in these steps, `mean_ns` the mean step of the job. A rank whose backward pass is slow too
-    costs more, which the others' waiting hides. Afterwards the job is still as slow as the hosts of the other ranks:
-    `free` is the time that each host needs for a step.
-    """
-    gain = float(np.minimum(late_ns, why.excess_ns).mean())
-    if free is not None:
-        gain = min(gain, mean_ns - float(np.median(np.delete(free, at))))
-    return max(0.0, gain)
 
 
 def _unblocked_host(window: Window) -> Column | None:
@@ -120,12 +113,14 @@ def _unblocked_host(window: Window) -> Column | None:
 def from_parts(window: Window) -> Matrix:
     """Return lateness (ranks x steps, ns) from the parts of the step, if collectives were not timed.
 
-    A rank's own time is its step without backward and optimizer. Its lateness is the excess over the median of the
-    others, as far as their backward passes wait for it. This cannot show a slow backward pass.
+    A rank's own time is its step without the optimizer, and without the wait from its own gradients to those of all
+    ranks. Its lateness is the excess over the median of the others, as far as the others wait for it. If it is unknown
+    when a rank has its own gradients, the complete backward pass counts as waiting, and a slow one does not show.
     """
-    own = window.step_ns - window.part("backward") - window.part("optimizer")
+    after = window.part("backward") - window.backward_compute_ns
+    own = window.step_ns - after - window.part("optimizer")
     excess = own - _others(own)
-    waited = _others(window.part("backward")) - window.part("backward")
+    waited = _others(after) - after
     late: Matrix = np.maximum(0.0, np.minimum(excess, waited))
     return late
 
@@ -185,8 +180,8 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why
     """Return why the rank at position `at` is late in the steps of `window`; None if nothing explains it.
 
     A part explains the lateness if its excess over the other ranks is at least `cause_share` of it. If the host has
-    enqueued its step before the device has finished it, the device is slow. That can be in the backward pass, which
-    includes waiting and so has no excess.
+    enqueued its step before the device has finished it, the device is slow. If its forward pass does not show it and
+    the own part of the backward pass is unknown, it is the backward pass: with its waiting, it has no excess.
     """
 
     def part(name: str) -> float:
@@ -202,10 +197,12 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why
     ]
     ahead = window.columns.get("host_ahead")
     if not window.on_device or ahead is None or np.isnan(ahead).any():
-        parts.append(("compute", "forward", part("forward")))
+        parts.append(_compute(window, at))
     elif float(np.mean(ahead[at])) >= 0.5:
         parts.append(("host", "forward", min(part("forward"), part("forward_host"))))
-        parts += [("compute", "forward", part("forward")), ("compute", "backward", lateness_ns)]
+        parts.append(_compute(window, at))
+        if not window.backward_compute_ns.any():
+            parts.append(("compute", "backward", lateness_ns))
     else:
         hosts = [f"{name}_host" for name in ("forward", "backward", "optimizer")]
         rest = window.columns["host_ns"] - sum(window.part(name) for name in hosts) - window.part(DATA_WAIT)
@@ -213,6 +210,12 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why
         parts += [("host", _OUTSIDE, _excess(rest, at))]
     found = next((item for item in parts if item[2] >= needed), None)
     return None if found is None else Why(cause=found[0], part=found[1], excess_ns=found[2])
+
+
+def _compute(window: Window, at: int) -> tuple[Cause, str, float]:
+    """Return how much longer a rank computes than the others, forward and backward, and where more of it is lost."""
+    forward, backward = (_excess(values, at) for values in (window.part("forward"), window.backward_compute_ns))
+    return "compute", "backward" if backward > forward else "forward", max(0.0, forward) + max(0.0, backward)
 
 
 def _others(values: Matrix) -> Matrix:

@@ -76,25 +76,28 @@ def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[s
 def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
     """Return the positions of the ranks on which the time is lost, and in which part of the step.
 
-    A rank that waits for another loses its time in the backward pass, which reduces gradients. So a rank is at fault if
-    at least half of the excess of its slow steps is elsewhere.
+    A rank that waits for another loses its time in the backward pass, after it has computed its own gradients. So a
+    rank is at fault if at least half of the excess of its slow steps is elsewhere.
     """
     parts: dict[str, Matrix] = {name: window.part(name) for name in DEVICE_RANGES}
     rest = window.step_ns - sum(parts.values())
+    waiting = parts["backward"] - window.backward_compute_ns
+    parts["backward"] = window.backward_compute_ns
     waits = np.minimum(window.part(DATA_WAIT), np.maximum(rest, 0))
     parts |= {"data_wait": waits, "host": rest - waits}
     excess = {name: _excess(values, window.counted, slow) for name, values in parts.items()}
     total = _excess(window.step_ns, window.counted, slow)
-    own = total - np.maximum(0, excess["backward"])
+    own = total - np.maximum(0, _excess(waiting, window.counted, slow))
     fault = [row for row in range(len(window.ranks)) if total[row] > 0 and own[row] >= total[row] / 2]
     if not fault:
         return [], "backward"
-    sums = {name: float(np.sum([excess[name][row] for row in fault])) for name in parts if name != "backward"}
+    sums = {name: float(np.sum([excess[name][row] for row in fault])) for name in parts}
     names: dict[str, Place] = {
         "data_wait": "waiting for the loader",
         "host": "the host",
         "h2d": "copies to the device",
         "forward": "forward",
+        "backward": "backward",
         "optimizer": "optimizer",
     }
     return fault, names[max(sums, key=lambda name: sums[name])]

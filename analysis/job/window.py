@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankscope.analysis.read.pass_steps import PassSteps
+from rankscope.conf.contract import BACKWARD_COMPUTE
 
 Matrix = NDArray[np.float64]
 
@@ -57,3 +58,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         """Return a column, with 0 for what was not recorded."""
         found = self.columns.get(f"{name}_ns")
         return np.zeros(self.step_ns.shape) if found is None else np.nan_to_num(found)
+
+    @property
+    def backward_compute_ns(self) -> Matrix:
+        """From the begin of the backward pass until the rank's own gradients are computed; 0 if unknown for a rank."""
+        found = self.columns.get(BACKWARD_COMPUTE, np.full(self.step_ns.shape, np.nan))
+        return np.where(np.isnan(found).any(axis=0), 0.0, found)

@@ -29,20 +29,15 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     latency: dict[str, float | None] | msgspec.UnsetType = msgspec.UNSET  # of inference: p50_ms, p95_ms, p99_ms
 
 
-def throughput(plain: PassSteps, config: RunConfig) -> Throughput | None:
-    """Return the job's speed in the plain pass; None without a step on every rank."""
+def throughput(plain: PassSteps, config: RunConfig | None) -> Throughput | None:
+    """Return the job's speed in the plain pass; None without a step on every rank. Samples and MFU need `config`."""
     times, step_ns = step_times(plain), plain.step_ns()
-    if step_ns is None or not len(times) or len(plain.ranks) < config.world_size:
+    if step_ns is None or not len(times) or len(plain.ranks) < world_size(plain, config):
         return None
     mean_ms = float(times.mean())
-    samples = samples_per_step(plain, config)
+    samples = None if config is None else samples_per_step(plain, config)
     samples_per_s = None if samples is None else samples / (mean_ms * 1e-3)
-    first = next(iter(plain.info.values()))
-    peak = None if config.script is not None else dense_peak_flops(first.get("device_name"), config.precision.name)
-    flops = first.get("flops_per_sample")
-    mfu = None
-    if peak is not None and samples_per_s is not None and isinstance(flops, int | float):
-        mfu = samples_per_s * flops / (config.world_size * peak)
+    mfu = None if config is None or samples_per_s is None else _mfu(plain, config, samples_per_s)
     spread = percentiles(times)
     beyond = np.maximum(0.0, times - np.median(times)).sum() / times.sum()
     return Throughput(
@@ -54,8 +49,25 @@ def throughput(plain: PassSteps, config: RunConfig) -> Throughput | None:
         outside_usual_share=round(float(beyond), 4),
         samples_per_s=None if samples_per_s is None else round(samples_per_s, 3),
         mfu=None if mfu is None else round(mfu, 4),
-        latency=spread if config.mode == "inference" else msgspec.UNSET,
+        latency=spread if config is not None and config.mode == "inference" else msgspec.UNSET,
     )
+
+
+def world_size(passed: PassSteps, config: RunConfig | None) -> int:
+    """Return the number of ranks of the job, as the ranks say if the configuration is unknown."""
+    if config is not None:
+        return config.world_size
+    said = [info.get("world_size") for info in passed.info.values()]
+    return max([len(passed.ranks), *(size for size in said if isinstance(size, int))])
+
+
+def _mfu(plain: PassSteps, config: RunConfig, samples_per_s: float) -> float | None:
+    first = next(iter(plain.info.values()))
+    peak = None if config.script is not None else dense_peak_flops(first.get("device_name"), config.precision.name)
+    flops = first.get("flops_per_sample")
+    if peak is None or not isinstance(flops, int | float):
+        return None
+    return samples_per_s * flops / (config.world_size * peak)
 
 
 def _rounded(value: float | None) -> float | None:

@@ -52,9 +52,8 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     script = config is not None and config.script is not None
     found = None if run_dir is None else pass_steps.read_pass(run_dir.for_pass("plain"), "measured")
     notices += [] if run_dir is None else _unreadable(run_dir)
-    if run_dir is None or found is None or config is None:
-        why = "no plain pass" if found is None else "the plain pass needs config.yaml"
-        text = f"{why}: throughput and profiler overhead are null, and the verdict holds under the profiler"
+    if run_dir is None or found is None:
+        text = "no plain pass: throughput and profiler overhead are null, and the verdict holds under the profiler"
         notices.append(Notice(kind="no_plain_pass", level="info", message=text))
         return Unprofiled(script=script), notices
     traced = {
@@ -66,14 +65,16 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     overheads = {name: round(step_ns / base, 4) if base and step_ns else None for name, step_ns in slowed.items()}
     notices += _distortion(recording, overheads)
     rate = plain_pass.throughput(found, config)
-    if rate is not None and rate.mfu is None:
+    if config is not None and rate is not None and rate.mfu is None:
         text = "mfu is null: the dense peak of this device and arithmetic is not known"
         if config.script is not None:
             text = "mfu is null: how many FLOPs the script's model takes is not known"
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
     traced_ns = slowed[recording.profiler]
     verdict, calls, slow = _job(run_dir, recording.options.limits)
-    verdict = None if verdict is None else _of_all_ranks(verdict, set(found.ranks), config.world_size)
+    verdict = (
+        None if verdict is None else _of_all_ranks(verdict, set(found.ranks), plain_pass.world_size(found, config))
+    )
     without = Unprofiled(
         ranks=sorted(found.ranks),
         throughput=rate,
@@ -101,8 +102,7 @@ def _job(run_dir: RunDir, limits: Limits) -> tuple[JobVerdict | None, TimedCalls
     plain = None if passed is None else Window.of(passed)
     slow = None if plain is None else slow_steps.find(plain, limits, slow_steps.read_stacks(run_dir.for_pass("plain")))
     if window is not None and calls is not None and np.any(calls.step >= 0):
-        mean_ns = None if plain is None else float(plain.only(plain.counted).step_ns.mean())
-        return late_rank.judge(window, calls, limits, mean_ns), calls, slow
+        return late_rank.judge(window, calls, limits, plain), calls, slow
     return None if plain is None else late_rank.judge(plain, None, limits), None, slow
 
 
@@ -158,5 +158,6 @@ def _config(recording: Recording) -> tuple[RunConfig | None, list[Notice]]:
     try:
         return load_config(recording.run_dir.config), []
     except ConfigError as error:
-        notice = Notice(kind="config_unreadable", message=str(error), file=recording.run_dir.config.name)
+        text = f"{error}; samples per second and MFU are null"
+        notice = Notice(kind="config_unreadable", message=text, file=recording.run_dir.config.name)
         return None, [notice]

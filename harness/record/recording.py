@@ -25,6 +25,7 @@ from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness.group import clock_probes
 from rankscope.harness.group.process_group import RankContext
+from rankscope.harness.record import own_backward
 from rankscope.harness.record.gpu_state import GpuState
 from rankscope.harness.record.nsys_capture import Capture
 from rankscope.harness.record.nvtx import Emitter, PackageEmitter, TorchEmitter, under_nsys
@@ -54,6 +55,7 @@ class Recording:
         self.info: dict[str, Any] = {"rank": rank, "pid": os.getpid()}
         self.steps: Steps | None = None
         self._gpu: GpuState | None = None
+        self._ignore_backward: Callable[[], None] = lambda: None
         self._keep_trace = True
         self._metadata: dict[str, Any] = {}
         self._ranges: list[Ranges] = []
@@ -124,6 +126,7 @@ class Recording:
             opened=self._opened,
             closed=self._closed,
         )
+        self._ignore_backward = own_backward.observe(self.steps.timer.own_gradients)
         return self.steps
 
     def _opened(self, window: Window) -> None:
@@ -187,6 +190,7 @@ class Recording:
 
     def dismiss(self) -> None:
         """Keep nothing of what is recorded so far: `prepare` follows."""
+        self._ignore_backward()
         if self._gpu is not None:
             self._gpu.stop()
         if self.steps is not None:
@@ -220,6 +224,7 @@ class Recording:
     def end(self) -> None:
         """Wait for the device and compare clocks again; all ranks together."""
         assert self.steps is not None  # `prepare` comes first
+        self._ignore_backward()
         self.steps.progress.enter("export")
         self.steps.context.synchronize()
         self._compare_clocks("after")

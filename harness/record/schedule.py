@@ -8,6 +8,7 @@ from rankscope.conf.run_dir import RunDir
 from rankscope.conf.schema import RunConfig
 from rankscope.conf.sections import ProfileConfig
 
+_DETAILED = 2  # steps: none of its times counts, and torch sums up its events in the user's process
 _SETTLE = 2  # steps between two windows of one process that belong to neither
 
 
@@ -67,6 +68,7 @@ def _profile(config: RunConfig, kind: PassName, *, first: bool, alone: bool, tot
         return ProfileConfig(device_only=True, **schedule)
     if kind == "detail":
         options = {name: True for name in ("record_shapes", "profile_memory", "with_flops")}
+        schedule["active"] = min(schedule["active"], _DETAILED)
         return ProfileConfig(with_stack=asked.with_stack, modules=asked.modules, **options, **schedule)
     if kind == "torch" and not alone:
         return ProfileConfig(device_only=asked.device_only, with_stack=asked.with_stack, **schedule)

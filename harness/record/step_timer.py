@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from rankscope.conf.contract import (
+    BACKWARD_COMPUTE,
     DATA_WAIT,
     DEVICE_RANGES,
     HOST_RANGE_COLUMNS,
@@ -39,6 +40,8 @@ class _Step:
     host_ahead: bool | None = None
     data_cpu_ns: int = 0  # CPU time of this thread while it waited for batches, as a loader without workers needs it
     spans: list[tuple[RangeName, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    computed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)  # begin as in `spans`
+    backward_compute_ns: int | None = None
     host_ns: int | None = None
     device_ns: int | None = None
     first_of_epoch: bool = False
@@ -60,6 +63,7 @@ class _Step:
             "data_wait_ns": data_wait_ns,
             "data_cpu_ns": self.data_cpu_ns if waits_known else None,
             **{RANGE_COLUMNS[name]: self.ranges_ns.get(name) for name in DEVICE_RANGES},
+            BACKWARD_COMPUTE: self.backward_compute_ns,
             **{HOST_RANGE_COLUMNS[name]: self.host_ranges_ns.get(name) for name in HOST_RANGE_COLUMNS},
             "host_ahead": self.host_ahead,
             "launch_ns": None if self.host_ns is None or not waits_known else self.host_ns - waited,
@@ -86,6 +90,8 @@ class StepTimer:
         self._range_ns = self._range_cpu_ns = 0
         self.waits_known = True  # whether a step without a wait for data waited 0; otherwise it is null
         self._range_event: torch.cuda.Event | None = None
+        self._range: RangeName | None = None  # the open range
+        self._computed: torch.cuda.Event | int | None = None  # when the open backward pass had its own gradients
 
     @property
     def opened(self) -> tuple[int, int] | None:
@@ -103,23 +109,39 @@ class StepTimer:
 
     def enter(self, name: RangeName) -> None:
         """Open the range `name`; ranges do not nest."""
+        self._range, self._computed = name, None
         if self._cuda and name != DATA_WAIT:
             self._range_event, self._range_ns = self._record(), time.perf_counter_ns()
         else:
             self._range_ns, self._range_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             self.waits_known = self.waits_known or name == DATA_WAIT
 
+    def own_gradients(self) -> None:
+        """Note that the rank's own gradients are computed; in a range with several backward passes, the last counts."""
+        if self._range != "backward":
+            return
+        if self._range_event is None:
+            self._computed = time.perf_counter_ns()
+        elif isinstance(self._computed, torch.cuda.Event):
+            self._computed.record()
+        else:
+            self._computed = self._record()
+
     def exit(self, name: RangeName) -> None:
         """Close the range `name` and add its time to the step."""
-        step = self._current
+        step, self._range = self._current, None
         if step is None:
             return
         if self._range_event is not None:
             step.spans.append((name, self._range_event, self._record()))
+            if isinstance(self._computed, torch.cuda.Event):
+                step.computed.append((self._range_event, self._computed))
             self._range_event = None
             step.host_ranges_ns[name] = step.host_ranges_ns.get(name, 0) + time.perf_counter_ns() - self._range_ns
         else:
             step.ranges_ns[name] = step.ranges_ns.get(name, 0) + time.perf_counter_ns() - self._range_ns
+            if isinstance(self._computed, int):
+                step.backward_compute_ns = (step.backward_compute_ns or 0) + self._computed - self._range_ns
             if name == DATA_WAIT:
                 step.data_cpu_ns += time.thread_time_ns() - self._range_cpu_ns
 
@@ -222,6 +244,9 @@ class StepTimer:
 
     def _read_events(self, step: _Step, first: torch.cuda.Event, last: torch.cuda.Event) -> None:
         step.device_ns = _elapsed_ns(first, last)
+        if step.computed:
+            step.backward_compute_ns = sum(_elapsed_ns(start, end) for start, end in step.computed)
+            self._pool += [end for _, end in step.computed]
         for name, start, end in step.spans:
             step.ranges_ns[name] = step.ranges_ns.get(name, 0) + _elapsed_ns(start, end)
             self._pool += (start, end)
@@ -230,6 +255,7 @@ class StepTimer:
             self._pool.append(last)
         step.first = step.last = None
         step.spans.clear()
+        step.computed.clear()
 
     def _record(self) -> torch.cuda.Event:
         event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)

@@ -164,7 +164,9 @@ class StepProfiler:
                 self._note("key_averages and stacks left out: torch lost names of modules imported inside the window")
 
     def _summarise(self, profiler: profile) -> None:
-        write_key_averages(profiler, self._rank_dir, cuda=self._context.cuda)
+        """Write what the trace does not hold. torch needs seconds for it, in the user's process."""
+        if self._config.with_flops:
+            write_key_averages(profiler, self._rank_dir, cuda=self._context.cuda)
         if self._config.with_stack:
             metric = "self_cuda_time_total" if self._context.cuda else "self_cpu_time_total"
             with replacing(self._rank_dir.stacks) as temporary:

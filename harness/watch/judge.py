@@ -13,7 +13,7 @@ import numpy as np
 from rankscope.conf.chance import binomial_tail
 from rankscope.harness.watch.exact_tests import Values, fisher, u_statistic, u_threshold
 
-PARTS = ("step", "data", "copy", "forward", "backward", "optimizer")
+PARTS = ("step", "data", "copy", "forward", "backward", "optimizer", "backward compute")
 CAUSES = ("data", "copy", "compute", "host")
 LATE = 0.05  # share of the median step from which a rank counts as late
 JUDGED, REFERENCE = 10, 100  # steps that are judged, and steps that they are compared with
@@ -55,13 +55,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 def own_parts(parts: Values) -> Values:
     """Return each rank's own time by cause (steps x ranks x `CAUSES`, ns) from its parts (steps x ranks x `PARTS`).
 
-    The backward pass is left out, because it ends only when the gradients of the last rank have arrived. Time outside
-    of all ranges counts as waiting for data, up to the measured wait; the rest counts as host time.
+    Of the backward pass, only the time until the rank's own gradients are computed counts. The rest is waiting for the
+    gradients of other ranks. Time outside of all ranges counts as waiting for data, up to the measured wait; the rest
+    counts as host time.
     """
-    step, data, copy, forward, backward, optimizer = np.moveaxis(parts, -1, 0)
+    step, data, copy, forward, backward, optimizer, backward_compute = np.moveaxis(parts, -1, 0)
     outside = np.maximum(step - copy - forward - backward - optimizer, 0)
     stalled = np.minimum(data, outside)
-    return np.stack([stalled, copy, forward + optimizer, outside - stalled], axis=-1)
+    return np.stack([stalled, copy, forward + backward_compute + optimizer, outside - stalled], axis=-1)
 
 
 class LateRank:

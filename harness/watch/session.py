@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.conf.contract import RANGE_COLUMNS, StepRow
+from rankscope.conf.contract import BACKWARD_COMPUTE, RANGE_COLUMNS, StepRow
 from rankscope.conf.files import write_json
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.conf.run_dir import RunDirError
 from rankscope.harness.group.process_group import RankContext, of_script
+from rankscope.harness.record import own_backward
 from rankscope.harness.record.nvtx import TorchEmitter
 from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.recording import describe
@@ -31,6 +32,7 @@ log = logging.getLogger("rankscope.monitor")
 _LEAD = 4  # blocks between a block and the step at which every rank has surely seen it
 _DRAIN_S = 10.0  # how long the end of the run waits for blocks of other ranks
 _CONTROL_S = 60.0  # how long a gather waits for a rank that no longer watches
+_COLUMNS = (*RANGE_COLUMNS.values(), BACKWARD_COMPUTE)  # in the order of `PARTS`
 _NOT_WRITTEN = ("parent", "alpha", "least_change", "on_event")  # options that are not in monitor.json
 
 
@@ -55,6 +57,7 @@ class Session:
         self._speed = Speed(options.alpha, options.least_change)
         self._step = 0
         timer = StepTimer(context.device, memory_every=options.every)
+        self._ignore_backward = own_backward.observe(timer.own_gradients)
         self.ranges = Ranges(timer, annotate=False, nvtx=TorchEmitter() if context.cuda else None, loose=True)
         self._exchange = Exchange(context.control, (options.every, len(PARTS)), _LEAD)
 
@@ -81,6 +84,7 @@ class Session:
     def finish(self) -> None:
         """Write and judge what is left after the last step."""
         timer = self.ranges.timer
+        self._ignore_backward()
         self._windows.abort()
         timer.drop()
         timer.wait()
@@ -92,6 +96,7 @@ class Session:
 
     def stop(self) -> None:
         """Tell the other ranks that this one sends nothing more; waits for none of them."""
+        self._ignore_backward()
         self._exchange.stop()
 
     def drain(self) -> None:
@@ -101,7 +106,7 @@ class Session:
     def _take(self, rows: list[StepRow]) -> None:
         """Send and write the steps that the device has completed."""
         for row in rows:
-            self._exchange.add([float(step_ns(row)), *(float(row[name] or 0) for name in RANGE_COLUMNS.values())])
+            self._exchange.add([float(step_ns(row)), *(float(row[name] or 0) for name in _COLUMNS)])
         self._steps.write(rows, self._windows.holds)
 
     def _judge(self, first: int, block: Values) -> None:

@@ -12,18 +12,18 @@ print(__main__.model is model, sys.modules['__main__'] is __main__, os.path.base
 print(type(__loader__).__name__, __builtins__ is __import__('builtins'), sorted(n for n in vars() if n[0] != '_'))
 train()
 """,
-        args=('--a', 'b c', '--', '*'),
+        args=("--a", "b c", "--", "*"),
     ),
     Shape(
-        name="a script in another folder, beside files named as the standard library"s and ours",
+        name="a script in another folder, beside files named as the standard library's and ours",
         code="""
 import helper
 print(helper.said, os.path.basename(sys.path[0]))
 train()
 """,
-        files={'jobs/helper.py': "said = 'helper'\n", 'yaml.py': '1/0\n', 'psutil.py': '1/0\n', 'queue.py': '1/0\n'},
-        path='jobs/train.py',
-        script='jobs/train.py',
+        files={"jobs/helper.py": "said = 'helper'\n", "yaml.py": "1/0\n", "psutil.py": "1/0\n", "queue.py": "1/0\n"},
+        path="jobs/train.py",
+        script="jobs/train.py",
     ),
     Shape(
         name="a script above the working folder",
@@ -31,8 +31,8 @@ train()
 print(__file__[-9:])
 train()
 """,
-        script='../train.py',
-        cwd='below',
+        script="../train.py",
+        cwd="below",
     ),
     Shape(
         name="a script without .py",
@@ -40,8 +40,8 @@ train()
 print(sys.argv)
 train()
 """,
-        path='train',
-        script='./train',
+        path="train",
+        script="./train",
     ),
     Shape(
         name="a module",
@@ -50,9 +50,9 @@ from . import helper
 print(__name__, __package__, __spec__.name, helper.said)
 train()
 """,
-        files={'my/__init__.py': '', 'my/helper.py': 'said = 1\n'},
-        path='my/train.py',
-        script='my.train',
+        files={"my/__init__.py": "", "my/helper.py": "said = 1\n"},
+        path="my/train.py",
+        script="my.train",
     ),
     Shape(
         name="a folder",
@@ -60,8 +60,8 @@ train()
 print(__name__, sys.argv)
 train()
 """,
-        path='job/__main__.py',
-        script='job',
+        path="job/__main__.py",
+        script="job",
     ),
     Shape(
         name="works in a new folder and reads what lies beside it",
@@ -72,7 +72,7 @@ print((Path(__file__).parent / 'cfg.txt').read_text())
 train()
 open('weights.txt', 'w').write('w')
 """,
-        files={'cfg.txt': 'hello'},
+        files={"cfg.txt": "hello"},
     ),
     Shape(
         name="pickles its own class in an exit handler",

@@ -43,7 +43,7 @@ def prepare(path: Path, config: dict[str, Any]) -> RunDir:
 
 
 def torchrun(run_dir: RunDir, pass_name: str, ranks: int) -> list[str]:
-    logs = str(run_dir.for_pass(pass_name).torchrun)
+    logs = str(run_dir.for_pass(pass_name.partition(",")[0]).torchrun)
     options = [f"--nproc-per-node={ranks}", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
     launcher = [sys.executable, "-m", "torch.distributed.run", *options, "--log-dir", logs, "--redirects=3"]
     return [*launcher, "-m", "rankscope.harness", str(run_dir.path), pass_name]
@@ -77,10 +77,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """Two ranks over gloo in both passes."""
+    """Two ranks over gloo in two starts, the second with two windows."""
     run_dir = prepare(tmp_path_factory.mktemp("two") / "run", {**QUICK, "world_size": 2})
-    for name in ("plain", "torch"):
-        subprocess.run(torchrun(run_dir, name, 2), check=True, capture_output=True, timeout=180)
+    for names in ("plain", "torch,detail"):
+        subprocess.run(torchrun(run_dir, names, 2), check=True, capture_output=True, timeout=180)
     return run_dir
 
 
@@ -178,12 +178,12 @@ def test_tensorboard_finds_the_traces_and_they_hold_no_path(run: RunDir) -> None
 
 
 def test_key_averages_agree_with_the_trace(run: RunDir) -> None:
-    rank = run.for_pass("torch").rank(0)
+    rank = run.for_pass("detail").rank(0)
     averages = table_of(rank.key_averages, KEY_AVERAGES)
     assert averages["self_cpu_ns"].is_monotonic_decreasing
     assert "ProfilerStep" in rank.key_averages.with_suffix(".txt").read_text()
     events = [event["name"] for event in read_trace(rank)["traceEvents"] if event.get("cat") == "cpu_op"]
-    assert averages.set_index("name")["count"]["aten::addmm"] == events.count("aten::addmm") > 0
+    assert averages.groupby("name")["count"].sum()["aten::addmm"] == events.count("aten::addmm") > 0
 
 
 def test_clocks_of_one_host_agree_within_the_round_trip(run: RunDir) -> None:
@@ -199,7 +199,9 @@ def test_nothing_puzzling_in_the_logs(run: RunDir) -> None:
     streams = list(run.path.glob("passes/*/torchrun/*/attempt_0/*/std*.log"))
     assert len(streams) == 8
     lines = [line for stream in streams for line in stream.read_text().splitlines()]
-    assert [line for line in lines if not line.startswith("USDT:")] == []  # torch 2.13 announces its profiler so
+    # torch 2.13 announces its profiler with USDT. A profiler of memory says that blocks are older than itself.
+    torch_says = ("USDT:", "Memory block of unknown size was allocated before the profiling started")
+    assert [line for line in lines if not any(text in line for text in torch_says)] == []
 
 
 def test_an_error_in_the_window_keeps_trace_and_steps(tmp_path: Path) -> None:

@@ -40,22 +40,25 @@ def test_fisher_against_all_orders() -> None:
 
 
 def steps(count: int, ranks: int, seed: int, noise: float = 0.01) -> Values:
-    """Return healthy steps of 10 ms: 1 data, 4 forward, 4 backward, 1 optimizer, each with noise."""
-    parts = np.tile(np.array([0.0, 1, 0, 4, 4, 1]) * MS, (count, ranks, 1))
+    """Return healthy steps of 10 ms: 1 data, 4 forward, 4 backward (3 until its gradients), 1 optimizer, with noise."""
+    parts = np.tile(np.array([0.0, 1, 0, 4, 4, 1, 3]) * MS, (count, ranks, 1))
     own = np.random.default_rng(seed).lognormal(0, noise, parts.shape)
     parts *= own
-    parts[..., 0] = parts[..., 1:].sum(axis=-1).max(axis=1, keepdims=True)
+    parts[..., 0] = parts[..., 1:6].sum(axis=-1).max(axis=1, keepdims=True)
     return parts
 
 
 def slowed(parts: Values, rank: int, column: int, ms: float) -> Values:
-    """Slow one rank: the others' backward pass, which waits for it, and everybody's step become longer."""
+    """Slow one rank: the others' backward pass, which waits for it, and everybody's step become longer.
+
+    Column 6 slows its own backward pass, which is then as long as that of the others.
+    """
     parts = parts.copy()
     parts[..., 0] += ms * MS
     if column:
         parts[:, rank, column] += ms * MS
     for other in range(parts.shape[1]):
-        parts[:, other, 4] += ms * MS if other != rank else 0
+        parts[:, other, 4] += ms * MS if other != rank or column == 6 else 0
     return parts
 
 
@@ -67,7 +70,7 @@ def feed(judge: LateRank, parts: Values) -> list[tuple[int, str]]:
     ]
 
 
-@pytest.mark.parametrize(("column", "cause"), [(1, "data"), (2, "copy"), (3, "compute"), (0, "host")])
+@pytest.mark.parametrize(("column", "cause"), [(1, "data"), (2, "copy"), (3, "compute"), (6, "compute"), (0, "host")])
 def test_a_rank_that_becomes_late_is_named_within_ten_steps_and_let_go(column: int, cause: str) -> None:
     healthy, late = steps(203, 4, seed=1), slowed(steps(200, 4, seed=2), 2, column, 3.0)
     found = feed(LateRank(4, 1e-6), np.concatenate([healthy, late, steps(100, 4, seed=3)]))
@@ -83,7 +86,7 @@ def test_a_rank_that_is_late_from_the_start_is_named_after_the_reference() -> No
 
 def test_waiting_in_the_backward_pass_is_not_being_late() -> None:
     own = own_parts(slowed(steps(1, 2, seed=1, noise=0), 0, 3, 3.0))
-    assert own[0].sum(axis=1).tolist() == pytest.approx([9 * MS, 6 * MS])
+    assert own[0].sum(axis=1).tolist() == pytest.approx([12 * MS, 9 * MS])
 
 
 def test_no_more_false_late_ranks_than_stated() -> None:

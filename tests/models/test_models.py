@@ -1,11 +1,13 @@
 """Counts of the reference models against torch's own counter, and against the published sizes."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from rankscope.conf.sections import ModelConfig
+from rankscope.conf.sections import ModelConfig, ModelName
 from rankscope.models import ReferenceModel, build_model
 from rankscope.models.gpt import SIZES as GPT_SIZES
 
@@ -28,7 +30,7 @@ def counted_flops(model: ReferenceModel, size: int) -> int:
     return int(counter.get_total_flops())
 
 
-@pytest.mark.parametrize("name", ["gpt", "resnet", "mlp"])
+@pytest.mark.parametrize("name", get_args(ModelName))
 def test_flops_agree_with_torchs_counter(name: str) -> None:
     model = build_model(ModelConfig(name=name))  # type: ignore[arg-type]
     # The first layer has no gradient of its input to compute, when its input is data: the rule of three counts it.
@@ -46,7 +48,7 @@ def test_recomputed_activations_are_not_model_flops() -> None:
     assert counted_flops(recomputing, 1) > counted_flops(plain, 1)
 
 
-@pytest.mark.parametrize("name", ["gpt", "resnet", "mlp"])
+@pytest.mark.parametrize("name", get_args(ModelName))
 def test_checkpointing_changes_no_gradient(name: str) -> None:
     gradients = []
     for recompute in (False, True):

@@ -39,6 +39,36 @@ def test_the_part_that_is_longer_is_the_cause(part: str, cause: str) -> None:
     assert found.lateness_ns == found.gain_ns == 10 * MS and found.chance is not None and found.chance < 1e-9
 
 
+def with_own_backward(found: Window, own_ms: Matrix) -> Window:
+    """Add the own part of the backward pass; `window` made a pass of 60 ms for the rank that waits for nobody."""
+    columns = found.columns | {"backward_compute_ns": own_ms * MS}
+    longest = np.nanmax(own_ms, axis=0) - np.nanmin(own_ms, axis=0)
+    for name in ("backward_ns", "host_ns"):
+        columns[name] = columns[name] + longest * MS
+    return Window(ranks=found.ranks, steps=found.steps, columns=columns, counted=found.counted)
+
+
+def test_a_slow_backward_pass_shows_in_its_own_part() -> None:
+    own = np.full((2, 40), 50.0)
+    own[1] += 12.0
+    found = judge(with_own_backward(window(40), own), None, Limits())
+    assert (found.rank, found.cause, found.part, found.gain_ns) == (1, "compute", "backward", 12 * MS)
+
+
+def test_longer_batches_cost_their_forward_and_their_backward_pass() -> None:
+    own, forward = np.full((2, 40), 50.0), np.zeros((2, 40))
+    own[0] += 20.0
+    forward[0] = 10.0
+    found = judge(with_own_backward(window(40, forward=forward), own), None, Limits())
+    assert (found.rank, found.cause, found.part, found.gain_ns) == (0, "compute", "backward", 30 * MS)
+
+
+def test_a_part_that_one_rank_does_not_know_counts_for_none() -> None:
+    own = np.full((2, 40), 50.0)
+    own[1] = np.nan
+    assert judge(with_own_backward(window(40), own), None, Limits()).verdict == "none"
+
+
 def test_a_rank_that_is_late_in_some_steps_costs_their_share() -> None:
     longer = np.zeros((2, 60))
     longer[0, ::5] = 50.0

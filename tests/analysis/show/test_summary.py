@@ -1,6 +1,7 @@
 """`summary.json`: its published schema, and that a run without a trace has the same keys as one with."""
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -35,8 +36,6 @@ def test_the_python_api_gives_the_findings_of_the_report(name: str) -> None:
 
 
 def test_a_run_without_a_trace_has_every_key_of_one_with(tmp_path: Path) -> None:
-    import shutil
-
     run = shutil.copytree(DATA / "runs" / "resnet_w2", tmp_path / "run")
     shutil.rmtree(run / "passes" / "torch")
     config = (run / "config.yaml").read_text()
@@ -46,3 +45,13 @@ def test_a_run_without_a_trace_has_every_key_of_one_with(tmp_path: Path) -> None
     assert plain["throughput"] == traced["throughput"] and plain["source"] is None
     assert plain["stragglers"]["verdict"] == traced["stragglers"]["verdict"] == "rotating"  # both from the plain pass
     assert plain["stragglers"]["traced"]["verdict"] == "undetermined"
+
+
+def test_a_broken_config_costs_only_what_needs_it(tmp_path: Path) -> None:
+    run = shutil.copytree(DATA / "runs" / "slow_host_w2", tmp_path / "run")
+    (run / "config.yaml").write_text("world_size: [")
+    broken, whole = summarise(load(run)), summarise(load(DATA / "runs" / "slow_host_w2"))
+    assert broken["stragglers"] == whole["stragglers"] and broken["slow_steps"] == whole["slow_steps"]
+    unknown = {"samples_per_s": None, "mfu": None}
+    assert broken["throughput"] == whole["throughput"] | unknown
+    assert "config_unreadable" in [notice["kind"] for notice in broken["warnings"]]

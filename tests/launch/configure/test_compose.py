@@ -1,15 +1,17 @@
 """Command lines: what composes, and the one line that names what is wrong."""
 
 from itertools import pairwise
+from typing import get_args
 
 import msgspec
 import pytest
 
 from rankscope.conf import ConfigError, RunConfig, parse_config
-from rankscope.conf.sections import SlurmConfig
+from rankscope.conf.sections import ModelName, SlurmConfig
 from rankscope.launch.configure.compose import compose, keys, option_groups, submission
 from rankscope.launch.configure.usage import usage
 
+MODELS = ", ".join(sorted(get_args(ModelName)))
 OPTIONS = [(group, option) for group, options in option_groups().items() for option in options]
 NEEDS = {"data=images": ["model=resnet"], "ddp=off": ["world_size=1"], "scenario": ["world_size=2"]}
 
@@ -19,9 +21,9 @@ REFUSED = [
     ("model.sice=tiny", ("model.sice", "did you mean model.size")),
     ("+anything=1", ("anything", "unknown key", "--help")),
     ("hydra.verbose=true", ("hydra.verbose", "unknown key")),
-    ("model=bert", ("model=bert", "gpt, mlp, resnet")),
+    ("model=bert", ("model=bert", MODELS)),
     ("model.size=giant", ("model.size='giant'", "tiny, small, medium, large, xl")),
-    ("model={name: gpt}", ("model", "gpt, mlp, resnet")),
+    ("model={name: gpt}", ("model", MODELS)),
     ("world_size=1,2", ("world_size=1,2", "several values")),
     ("world_size=", ("world_size=''", "int")),
     ("passes=[plain", ("passes=[plain", "key=value")),
