@@ -38,5 +38,5 @@ class Recorder(Instrument):
 
 def _job() -> "ScriptJob | None":
     """Return the recorded job of this process, or None; the module is loaded only if rankscope started the script."""
-    module = sys.modules.get("rankscope.harness.script.job")
+    module = sys.modules.get("rankscope.harness.script.run")
     return None if module is None else module.current()

@@ -10,11 +10,12 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.harness.group.interrupt import SIGNALS, saving
 from rankscope.harness.group.process_group import die_with_parent
+from rankscope.harness.record.describe import one_line
 from rankscope.harness.record.nvtx import under_nsys
 from rankscope.harness.record.progress import answer_for_stacks
-from rankscope.harness.record.recording import Recording, one_line
+from rankscope.harness.record.recording import Recording
 from rankscope.harness.record.timed_collectives import keep_record
-from rankscope.harness.script import job as script
+from rankscope.harness.script import run as script
 
 log = logging.getLogger(__name__)
 

@@ -8,15 +8,12 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
-
-import torch
 
 from rankscope.conf.columns_file import write_columns
 from rankscope.conf.contract import STEP_COLUMNS, StepRow
@@ -26,12 +23,13 @@ from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness.group import clock_probes
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record import own_backward
+from rankscope.harness.record.describe import describe, one_line
 from rankscope.harness.record.gpu_state import GpuState
 from rankscope.harness.record.nsys_capture import Capture
 from rankscope.harness.record.nvtx import Emitter, PackageEmitter, TorchEmitter, under_nsys
 from rankscope.harness.record.progress import Progress
 from rankscope.harness.record.ranges import Ranges
-from rankscope.harness.record.schedule import Plan, plans
+from rankscope.harness.record.schedule import Plan, known_steps, plans
 from rankscope.harness.record.slow_steps import SlowSteps
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.steps import Steps, Window
@@ -76,23 +74,12 @@ class Recording:
     @cached_property
     def plans(self) -> list[Plan]:
         """The windows of this start in order."""
-        return plans(self.config, self.run_dir, self.names, self._known_steps())
+        return plans(self.config, self.run_dir, self.names, known_steps(self.run_dir))
 
     @property
     def needed(self) -> int:
         """How many steps the start needs at least."""
         return sum(len(plan.phases) for plan in self.plans)
-
-    def _known_steps(self) -> int | None:
-        """Return how many steps all ranks make at least, if an earlier start has seen the end of one."""
-        known: list[int] = []
-        for rank_dir in self.run_dir.for_pass("plain").ranks():
-            try:
-                found = read_json(rank_dir.info)["job_steps"]
-            except (OSError, ValueError, KeyError, TypeError):
-                continue
-            known += [found] if isinstance(found, int) else []
-        return min(known, default=None)
 
     def found_before(self) -> dict[str, Any]:
         """Return what an earlier start says about the steps of this rank; empty if this start has the plain window."""
@@ -304,32 +291,3 @@ class Recording:
         if window is not None and window.slow is not None and window.slow.found:
             write_text(rank_dir.slow_steps, json.dumps(window.slow.found))
         write_json(rank_dir.info, info)
-
-
-def one_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def describe(context: RankContext) -> dict[str, Any]:
-    """Return the identity of this rank for rank.json."""
-    properties: Any = torch.cuda.get_device_properties(context.device) if context.cuda else None
-    return {
-        "rank": context.rank,
-        "local_rank": context.local_rank,
-        "world_size": context.world_size,
-        "host": context.host,
-        "boot_id": context.boot_id,
-        "pid": os.getpid(),
-        "device": str(context.device),
-        "device_name": properties.name if properties else None,
-        "device_uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,  # as nvidia-smi prints it
-        "backend": context.backend,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if context.cuda else None,
-        "threads": torch.get_num_threads(),
-        "affinity": sorted(os.sched_getaffinity(0)),
-    }

@@ -8,22 +8,21 @@ it does after that is at most a note.
 import logging
 import os
 
-from rankscope.conf.contract import ENDED
 from rankscope.harness.group.control import Lobby, among_others
 from rankscope.harness.group.process_group import RankContext, in_script, leave_groups
 from rankscope.harness.observe.marks import Source
 from rankscope.harness.observe.model_calls import ModelCalls
 from rankscope.harness.observe.observer import Observer
+from rankscope.harness.record.describe import one_line
 from rankscope.harness.record.nsys_capture import keep_closed
-from rankscope.harness.record.progress import Progress, reporting
-from rankscope.harness.record.recording import Recording, one_line
+from rankscope.harness.record.progress import Progress
+from rankscope.harness.record.recording import Recording
 from rankscope.harness.record.steps import Steps
 from rankscope.harness.script import endings
 from rankscope.harness.script.about_steps import about_steps, notes_on
 from rankscope.harness.script.election import Election, kind_of
 from rankscope.harness.script.errors import Recorded, RecordingError
 from rankscope.harness.script.idle_profiler import install as install_idle_profiler
-from rankscope.harness.script.main_module import execute
 from rankscope.harness.script.preview import Preview
 
 log = logging.getLogger(__name__)
@@ -298,39 +297,3 @@ class ScriptJob(Observer):
         if self._lobby is not None:
             self._lobby.meetings.finish()
         steps.context.barrier("end")
-
-
-_current: ScriptJob | None = None
-
-
-def current() -> ScriptJob | None:
-    """Return the job of this process, or None if rankscope did not start it."""
-    return _current
-
-
-def run(recording: Recording) -> None:
-    """Run the script of the configuration to its end, or until everything is recorded."""
-    global _current
-    with reporting(recording.rank_dir, of=recording.needed) as progress:
-        job = _current = ScriptJob(recording, progress)
-        job.install()
-        os.register_at_fork(after_in_child=job.forget)
-        error: BaseException | None = None
-        try:
-            execute(str(recording.config.script), recording.config.script_argv)
-        except BaseException as raised:  # a boundary: every end of a script is looked at here
-            error = raised
-        if os.getpid() != recording.pid:  # a child that the script has forked ends as it would without rankscope
-            endings.leave(endings.status_of(error))
-        job.remove()
-        if job.broken is not None:
-            job.abort()
-            raise job.broken
-        if job.done:
-            job.end(error)
-        elif error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
-            job.finish()
-        else:
-            job.abort()
-            raise error
-        progress.enter(ENDED)
