@@ -8,6 +8,7 @@ import hashlib
 import json
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -80,6 +81,12 @@ class Recording:
     def needed(self) -> int:
         """How many steps the start needs at least."""
         return sum(len(plan.phases) for plan in self.plans)
+
+    def give_up(self, steps: Steps) -> None:
+        """Leave out the last window, in which no step counts: it is recorded in another start."""
+        window = steps.windows.pop()
+        steps.waiting.insert(0, window.plan)
+        shutil.rmtree(self._dir_of(window).path, ignore_errors=True)
 
     def found_before(self) -> dict[str, Any]:
         """Return what an earlier start says about the steps of this rank; empty if this start has the plain window."""

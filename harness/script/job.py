@@ -224,7 +224,10 @@ class ScriptJob(Observer):
         needed = steps.needed
         counted = steps.ended_early(self._step)
         self._recording.info["job_steps"] = self._step
-        if not counted and sum(window.skipped is None for window in steps.windows) == 1:
+        recorded = sum(window.skipped is None for window in steps.windows)
+        if not counted and recorded > 1:
+            self._recording.give_up(steps)
+        elif not counted:
             raise RecordingError(
                 f"{name} ended after {self._step} steps, all of them warm-up: this start needs {needed}; reduce "
                 "warmup_steps, profile.wait or profile.warmup, or let it run longer"

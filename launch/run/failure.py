@@ -18,7 +18,7 @@ import msgspec
 from rankscope.conf import PassDir, RankDir
 from rankscope.conf.contract import TORCH_PASSES, signal_status
 from rankscope.conf.files import text_of
-from rankscope.launch.run.stuck import furthest_behind, main_stack, without_steps
+from rankscope.launch.run.stuck import furthest_behind, main_stack, of_script, without_steps
 from rankscope.launch.run.torchrun import Ended
 from rankscope.launch.system.rank_progress import RankProgress
 
@@ -177,9 +177,9 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
 
 
 def _traceback(first: _Exit, stderr: Path | None) -> str | None:
-    if first.error is not None and first.error.startswith(_OURS):
-        return None
-    return first.traceback or (_crash(stderr) if first.code < 0 else None)
+    if first.traceback is None:
+        return _crash(stderr) if first.code < 0 else None
+    return None if (first.error or "").startswith(_OURS) else of_script(first.traceback)
 
 
 def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: RankProgress | None) -> tuple[Kind, str]:

@@ -64,6 +64,14 @@ def main_stack(text: str) -> list[str]:
     return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]
 
 
+def of_script(trace: str) -> str:
+    """Return a traceback from the script's first frame on, without the frames of rankscope that called it."""
+    lines = trace.splitlines()
+    ours = [at for at, line in enumerate(lines) if _STARTS_SCRIPT in line]
+    after = [at for at, line in enumerate(lines) if ours and at > ours[-1] and line.startswith("  File ")]
+    return "\n".join(lines[after[0] :]) if after else trace
+
+
 def _waits(stack: list[str]) -> bool:
     """Whether a rank waits: in a collective, in a backward pass that ends in a collective, or for the device."""
     return _WAITS.search("\n".join(stack[:_INNERMOST])) is not None
