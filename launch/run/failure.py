@@ -199,7 +199,8 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: Ra
         where = f" in phase {progress.phase}" if progress is not None else ""
         said = f": {first.words}" if first.words else ""
         return "signal", f"was ended by {_signal_name(-first.code)}{where}{said}{hint}"
-    return "exit", f"ended itself with exit status {first.code}"
+    words = (error or "").removeprefix("SystemExit: ").partition("\n")[0]  # of sys.exit("...")
+    return "exit", f"ended itself with exit status {first.code}" + (f": {words}" if words.strip("0123456789") else "")
 
 
 def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
