@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from rankscope.conf.command import complain
 from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS
 
 # command: (module, function that takes the remaining arguments and returns an exit status, one line of help)
@@ -87,7 +88,7 @@ class _Lazy(click.Command):
             if extra is None:
                 raise
             text = f"{error.name} is not installed; pip install 'rankscope[{extra}]'"
-            click.echo(f"rankscope {self.name}: {text}", err=True)
+            complain(f"rankscope {self.name}: {text}")
             return NO_NUMBERS
         return entry(ctx.args)
 
@@ -130,7 +131,7 @@ def main(argv: list[str] | None = None) -> int:
     except click.exceptions.Exit as end:  # --help, --version
         return end.exit_code if arguments else NO_NUMBERS
     except click.ClickException as error:
-        click.echo(f"rankscope: {error.format_message()}", err=True)
+        complain(f"rankscope: {error.format_message()}")
         return NO_NUMBERS
     except (click.exceptions.Abort, KeyboardInterrupt):  # before or after a command, which handles its own
         return INTERRUPTED

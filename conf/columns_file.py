@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rankscope.conf.files import replacing, write_text
+from rankscope.conf.files import read_json, replacing, write_text
+
+ARROW_TYPES = {str: "string", int: "int64", float: "double", bool: "bool"}
 
 
 def json_of(parquet: Path) -> Path:
@@ -28,13 +30,15 @@ def read_columns(parquet: Path, types: Mapping[Any, type]) -> Any:
     """Return the Arrow table of the JSON file that becomes `parquet`. Raises `OSError` or `ValueError`."""
     import pyarrow as pa
 
-    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64(), bool: pa.bool_()}
-    columns = json.loads(json_of(parquet).read_text(encoding="utf-8"))
+    columns = read_json(json_of(parquet))
     if not isinstance(columns, dict):
         raise ValueError(f"{json_of(parquet)}: not a table of columns")
-    count = max((len(values) for values in columns.values()), default=0)
-    arrays = {name: pa.array(columns.get(name, [None] * count), kinds[kind]) for name, kind in types.items()}
-    return pa.table(arrays)
+    try:
+        count = max((len(values) for values in columns.values()), default=0)
+        arrays = {name: pa.array(columns.get(name, [None] * count), ARROW_TYPES[kind]) for name, kind in types.items()}
+        return pa.table(arrays)
+    except (TypeError, OverflowError, pa.ArrowException) as error:
+        raise ValueError(f"{json_of(parquet)}: not a table of columns ({error})") from None
 
 
 def to_parquet(parquet: Path, types: Mapping[Any, type]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import click
 
 from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS, OK
+from rankscope.conf.plain_text import visible
 
 
 def run_command(
@@ -23,15 +24,20 @@ def run_command(
     except click.exceptions.Exit as end:  # --help
         return end.exit_code
     except click.ClickException as error:
-        click.echo(f"{name}: {error.format_message()}", err=True)
+        complain(f"{name}: {error.format_message()}")
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except known as error:
-        click.echo(f"{prefix}: {error}", err=True)
+        complain(f"{prefix}: {error}")
     except BrokenPipeError:  # the reader of our output left: `rankscope ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return OK
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        click.echo(f"{prefix}: {place}{error.strerror or error}; {hint}", err=True)
+        complain(f"{prefix}: {place}{error.strerror or error}; {hint}")
     return NO_NUMBERS
+
+
+def complain(text: str) -> None:
+    """Print a message on stderr. It may name files and hold text from them."""
+    click.echo(visible(text), err=True)

@@ -1,11 +1,19 @@
-"""Reads and writes files of a run. A file is renamed from a temporary name, so that readers never see half of it."""
+"""Reads and writes files of a run. A file is renamed from a temporary name, so that readers never see half of it.
 
+A run folder may come from anybody. So its files are opened in one way: no FIFO or device, which could be waited for
+without end, no link, which could show a file of the reader's, and no more than a stated size.
+"""
+
+import errno
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+MOST_BYTES = 64 << 20  # of a file that is read as a whole, such as rank.json
 
 
 @contextmanager
@@ -33,10 +41,34 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def read_json(path: Path) -> Any:
+def read_bytes(path: Path, *, follow: bool = False) -> bytes:
+    """Read a regular file of at most `MOST_BYTES`, and a link only with `follow`. Raises `OSError`."""
+    with os.fdopen(open_regular(path, follow=follow), "rb") as file:
+        data = file.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB", str(path))
+    return data
+
+
+def open_regular(path: Path, *, follow: bool = False) -> int:
+    """Open a regular file for reading and return its descriptor, without waiting for a writer. Raises `OSError`."""
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a link; copy the file here", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return descriptor
+
+
+def read_json(path: Path, *, follow: bool = False) -> Any:
     """Read JSON. Raises `OSError`, or `ValueError` if the text is not JSON or is nested too deep."""
     try:
-        return json.loads(path.read_text())
+        return json.loads(read_bytes(path, follow=follow))
     except RecursionError:
         raise ValueError(f"{path}: nested too deep") from None
 

@@ -267,9 +267,10 @@ class RunDir:
         try:
             record: dict[str, Any] = read_json(self.record)
             version = record["layout"]
+            newer = version > LAYOUT_VERSION
         except (OSError, ValueError, KeyError, TypeError):
             raise RunDirError(f"{self.record}: not a rankscope run record") from None
-        if version > LAYOUT_VERSION:
+        if newer:
             raise RunDirError(
                 f"{self.record}: layout {version} is newer than this rankscope reads ({LAYOUT_VERSION}); update it"
             )

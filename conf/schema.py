@@ -15,7 +15,7 @@ import yaml
 
 from rankscope.conf.checks import check
 from rankscope.conf.contract import PassName
-from rankscope.conf.files import write_text
+from rankscope.conf.files import read_bytes, write_text
 from rankscope.conf.messages import ConfigError, describe
 from rankscope.conf.sections import (
     Count,
@@ -116,11 +116,11 @@ def load_config(path: Path) -> RunConfig:
     """
     data: Any = None
     try:
-        data = yaml.safe_load(path.read_text())
+        data = yaml.safe_load(read_bytes(path))
         return msgspec.convert(_known(data, RunConfig), RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {describe(error, data, RunConfig)}") from None
-    except (OSError, ValueError, yaml.YAMLError, TypeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, TypeError, RecursionError) as error:
         said = " ".join(str(error).split())  # YAML errors have several lines
         raise ConfigError(f"{path}: cannot be read as a rankscope configuration ({said})") from None
 

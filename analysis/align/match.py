@@ -84,12 +84,12 @@ def _assumed_group(data: RankData, candidates: Many[str]) -> str:
 
 
 def group_name(group_id: str) -> str:
-    return group_id.partition("|")[0]
+    return group_id.rpartition("|")[0]
 
 
 def group_members(group_id: str) -> list[int] | None:
     """Return the global ranks of a group from its `group_id`; None if they are unknown."""
-    members: list[int] | None = json.loads(group_id.partition("|")[2])
+    members: list[int] | None = json.loads(group_id.rpartition("|")[2])
     return members
 
 

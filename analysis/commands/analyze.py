@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 import numpy as np
-from rich.console import Console
 
 from rankscope.analysis.commands.common import Location, output, run_command
+from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.core.notices import AnalysisError
@@ -28,9 +28,9 @@ from rankscope.analysis.show.summary import error_summary, summarise
 from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.terminal import show
 from rankscope.conf import RunDir
+from rankscope.conf.command import complain
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
 from rankscope.conf.files import replacing, write_json, write_text
-from rankscope.conf.terminal import Terminal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,7 +134,7 @@ def analyze(
 
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces or Nsight Systems reports, or such files.
     """
-    console = Terminal(stderr=json_file == Path("-"), highlight=False)
+    console = Console(stderr=json_file == Path("-"))
     try:
         options = Options(
             cache=not no_cache,
@@ -150,14 +150,14 @@ def analyze(
         with output(out) as folder:
             return _analyze(paths, folder, json_file, options, console, allow_partial=allow_partial, quiet=quiet)
     except CeilingsError as error:
-        click.echo(f"rankscope: {error}", err=True)
+        complain(f"rankscope: {error}")
         return NO_NUMBERS
     except AnalysisError as error:
-        click.echo(f"rankscope: {error}", err=True)
+        complain(f"rankscope: {error}")
         _write_json(error_summary(str(error), error.notices), json_file)
         return NO_NUMBERS
     except OSError as error:
-        click.echo(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out", err=True)
+        complain(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out")
         return NO_NUMBERS
 
 

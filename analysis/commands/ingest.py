@@ -11,13 +11,13 @@ import click
 
 from rankscope.analysis import pipeline
 from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.options import Options
 from rankscope.analysis.rank import workers
 from rankscope.analysis.read import sources
 from rankscope.analysis.read.nsys import reports
 from rankscope.conf.contract import OK, PARTIAL
-from rankscope.conf.terminal import Terminal
 
 
 def _part(_: click.Context, __: click.Parameter, text: str) -> tuple[int, int]:
@@ -39,7 +39,7 @@ def ingest(paths: tuple[Path, ...], out: Path, part: tuple[int, int]) -> int:
 
     PATHS: the same paths that you will give to `rankscope analyze`.
     """
-    console = Terminal(highlight=False)
+    console = Console()
     found = reports.expand(sources.find(list(paths)), None)
     options = Options(cache_folder=out)
     jobs = pipeline.jobs(found, options)[part[0] :: part[1]]

@@ -15,6 +15,7 @@ import click
 from rankscope.analysis.commands.common import run_command
 from rankscope.analysis.core.notices import UnreadableTraceError
 from rankscope.analysis.read.nsys.export import METADATA, Export
+from rankscope.conf.command import complain
 from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.conf.files import replacing
 
@@ -105,16 +106,16 @@ def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
         try:
             out.mkdir(parents=True, exist_ok=True)
             if target.exists():
-                click.echo(f"rankscope nsys-strip: {target}: already exists; give another --out", err=True)
+                complain(f"rankscope nsys-strip: {target}: already exists; give another --out")
                 status = NO_NUMBERS
                 continue
             strip(file, target)
             click.echo(f"{target}: {target.stat().st_size / 1e6:.2f} MB of {file.stat().st_size / 1e6:.2f} MB")
         except UnreadableTraceError as error:
-            click.echo(f"rankscope nsys-strip: {error}", err=True)
+            complain(f"rankscope nsys-strip: {error}")
             status = NO_NUMBERS
         except OSError as error:
-            click.echo(f"rankscope nsys-strip: {error.filename}: {os.strerror(error.errno or 0)}", err=True)
+            complain(f"rankscope nsys-strip: {error.filename}: {os.strerror(error.errno or 0)}")
             status = NO_NUMBERS
     return status
 

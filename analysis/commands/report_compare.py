@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 import msgspec
-from rich.console import Console
 from rich.table import Table
 
 from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
@@ -21,7 +21,6 @@ from rankscope.conf import RunDir
 from rankscope.conf.contract import GATE, OK, PARTIAL
 from rankscope.conf.files import write_json
 from rankscope.conf.sweep_dir import SweepDir
-from rankscope.conf.terminal import Terminal
 
 
 @click.command("rankscope report")
@@ -44,7 +43,7 @@ def report(sweeps: tuple[Path, ...], out: Path | None, target: float, allow_part
         summary = summarise_sweep(points, target)
         progress.next("drawing figures")
         write_report(summary, points, target_folder, ", ".join(sweep.resolve().name for sweep in sweeps))
-    console = Terminal(highlight=False, quiet=quiet)
+    console = Console(quiet=quiet)
     show_sweep(summary, console)
     console.print(f"\nReport: {target_folder / 'report.html'}, {target_folder / 'report.md'}")
     failed = any(point["status"] != "completed" for point in summary["points"])
@@ -144,7 +143,7 @@ def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Pa
     found, alone = compare.pairs(_points(a), _points(b))
     if not found:
         raise AnalysisError(f"{a} and {b}: they have no point in common")
-    console = Terminal(highlight=False, stderr=json_file == Path("-"), quiet=quiet)
+    console = Console(stderr=json_file == Path("-"), quiet=quiet)
     rows: list[Json] = []
     by_eye: list[str] = []
     broken: list[str] = []

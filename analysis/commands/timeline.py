@@ -9,6 +9,7 @@ import click
 
 from rankscope.analysis.commands.analyze import ranks_option
 from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
@@ -23,7 +24,6 @@ from rankscope.analysis.show.words import verdict_sentence
 from rankscope.conf import RunDir
 from rankscope.conf.contract import OK, PARTIAL
 from rankscope.conf.files import replacing, write_text
-from rankscope.conf.terminal import Terminal
 
 _KINDS = ("picture", "page", "perfetto")
 
@@ -91,7 +91,7 @@ def timeline_command(
         originals = Originals(paths[0], analyses[0]) if full and len(paths) == 1 else None
         written = _write(drawn, summaries, step, folder, kinds, originals, progress)
     if not quiet:
-        console = Terminal(highlight=False)
+        console = Console()
         for item, summary in zip(drawn, summaries, strict=True):
             console.print((f"{item.name}: " if len(drawn) > 1 else "") + verdict_sentence(summary), style="bold")
             console.print(step_sentence(item, step))

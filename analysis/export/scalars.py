@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rankscope.analysis.core.units import mean_of
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.measure.step_metrics import summarise_rank
+from rankscope.analysis.read.pass_steps import read_steps
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.summary import summarise
 from rankscope.analysis.sweep.scaling import Measured
@@ -41,8 +40,8 @@ def plain_scalars(run_dir: RunDir) -> Iterator[Scalar]:
     """Yield the steps of the plain pass of every rank, including warm-up; ranks without readable steps are left out."""
     for rank_dir in run_dir.for_pass("plain").ranks():
         try:
-            table = pq.read_table(rank_dir.steps)
-        except (OSError, pa.ArrowInvalid):
+            table = read_steps(rank_dir)
+        except (OSError, ValueError):
             continue
         numbers = table["step"].to_pylist()
         for column, name in _PLAIN.items():

@@ -16,6 +16,7 @@ from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf import PassDir
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
+from rankscope.conf.files import read_bytes
 
 Place = Literal["waiting for the loader", "the host", "copies to the device", "forward", "backward", "optimizer"]
 
@@ -141,7 +142,7 @@ def read_stacks(pass_dir: PassDir) -> dict[int, list[dict[str, Any]]]:
     found = {}
     for rank_dir in pass_dir.ranks():
         try:
-            found[rank_dir.rank] = msgspec.json.decode(rank_dir.slow_steps.read_bytes(), type=list[dict[str, Any]])
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            found[rank_dir.rank] = msgspec.json.decode(read_bytes(rank_dir.slow_steps), type=list[dict[str, Any]])
+        except (OSError, ValueError, RecursionError):
             continue
     return found

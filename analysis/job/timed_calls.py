@@ -14,6 +14,8 @@ from rankscope.analysis.core.collective_kinds import collective_kind, payload_by
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.window import Matrix
+from rankscope.analysis.read.rank_info import Int
+from rankscope.conf.files import read_bytes
 from rankscope.conf.run_dir import PassDir
 
 
@@ -21,14 +23,19 @@ class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     """`calls.json` of one rank: one entry per collective, in the order of enqueueing."""
 
     group: list[str]
-    seq: list[int]
+    seq: list[Int]
     kind: list[str]
-    in_nelems: list[int | None]
-    out_nelems: list[int | None]
+    in_nelems: list[Int | None]
+    out_nelems: list[Int | None]
     dtype: list[str | None]
-    duration_ns: list[int | None]  # including the wait for other ranks; null: not timed
-    enqueued_ns: list[int]  # host clock, time.time_ns
+    duration_ns: list[Int | None]  # including the wait for other ranks; null: not timed
+    enqueued_ns: list[Int]  # host clock, time.time_ns
     source: str = "flight_recorder"
+
+    def __post_init__(self) -> None:
+        columns = [getattr(self, name) for name in self.__struct_fields__ if name != "source"]
+        if len({len(column) for column in columns}) > 1:
+            raise ValueError("its columns differ in length")
 
 
 class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,8 +77,8 @@ def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
     found = {}
     for rank_dir in pass_dir.ranks():
         try:
-            found[rank_dir.rank] = msgspec.json.decode(rank_dir.calls.read_bytes(), type=RankCalls)
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError):
+            found[rank_dir.rank] = msgspec.json.decode(read_bytes(rank_dir.calls), type=RankCalls)
+        except (OSError, ValueError, RecursionError):
             continue
     return found
 

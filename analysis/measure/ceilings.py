@@ -60,7 +60,7 @@ def find(path: Path | None, run_dir: RunDir | None) -> Ceilings | None:
 def load(path: Path) -> Ceilings:
     """Read a file that `rankscope ceilings` wrote. Raises `CeilingsError` if it is not one."""
     try:
-        found = msgspec.convert(read_json(path), Ceilings)
+        found = msgspec.convert(read_json(path, follow=True), Ceilings)
     except (OSError, ValueError, msgspec.ValidationError) as error:
         raise CeilingsError(f"{path}: cannot be read as ceilings ({error}); measure them: rankscope ceilings") from None
     if found.schema > SCHEMA:

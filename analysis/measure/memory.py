@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankscope.analysis.read.pass_steps import read_steps
@@ -29,7 +28,7 @@ def _rows(pass_dir: PassDir) -> list[dict[str, Any]]:
     for rank_dir in pass_dir.ranks():
         try:
             table = read_steps(rank_dir)
-        except (OSError, pa.ArrowInvalid):
+        except (OSError, ValueError):
             continue
         allocated, reserved, peak = (pc.max(table[name]).as_py() for name in _COLUMNS)
         if peak is not None:

@@ -5,6 +5,7 @@ it gives the mean over the analysed steps, from a single row the value in that s
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -19,6 +20,7 @@ class StepMetric(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # in summary.json and in exports
     of: Callable[[Table], Value]
+    unit: Literal["ms", "share"] = "ms"
     communication: bool = False  # unknown if the recorder cannot see collectives
     device: bool = False  # unknown for a rank without a device
     title: str | None = None  # the heading of its column in the report; None: not in the report
@@ -59,6 +61,7 @@ STEP_METRICS = (
     StepMetric(
         name="overlap_ratio",
         of=_overlap,
+        unit="share",
         communication=True,
         title="of it hidden",
         says="Overlap is the share of communication during which this rank computed. Hiding a wait is not hiding "
@@ -67,6 +70,7 @@ STEP_METRICS = (
     StepMetric(
         name="transfer_overlap_ratio",
         of=_transfer_overlap,
+        unit="share",
         communication=True,
         title="of transfer hidden",
     ),
@@ -77,6 +81,7 @@ STEP_METRICS = (
     StepMetric(
         name="gpu_busy_ratio",
         of=_share_of_step("busy_ns"),
+        unit="share",
         device=True,
         title="device busy",
         says="A device is busy while anything runs on it.",
@@ -84,6 +89,7 @@ STEP_METRICS = (
     StepMetric(
         name="sm_efficiency",
         of=_share_of_step("sm_busy_ns"),
+        unit="share",
         device=True,
         title="SM efficiency",
         says="SM efficiency is the share of its multiprocessors that got a block of threads, over the step: estimated "

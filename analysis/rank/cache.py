@@ -6,6 +6,7 @@ ends), the reader, and this package's sources. It is written elsewhere and then 
 
 import functools
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from rankscope.analysis.core import parquet
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank import store
 from rankscope.analysis.rank.rank_data import RankData
+from rankscope.conf.files import open_regular
 
 _ENDS = 1 << 12  # bytes hashed at each end of a file
 _SMALLEST = 1 << 17  # bytes of files below which reading them again is as fast
@@ -30,7 +32,7 @@ def folder_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: P
         for path, label in zip(files, labels, strict=True):
             stat = path.stat()
             size += stat.st_size
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path, follow=True), "rb") as file:
                 ends = file.read(_ENDS)
                 file.seek(max(0, stat.st_size - _ENDS))
                 ends += file.read(_ENDS)

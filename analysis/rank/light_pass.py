@@ -13,10 +13,12 @@ from rankscope.analysis.core.collective_kinds import collective_kind, is_communi
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.steps import STEP, host_steps
 from rankscope.analysis.read.pass_steps import has_steps, read_steps
+from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.analysis.read.rank_trace import CODED, HOST_COLUMNS, RankTrace
-from rankscope.conf.contract import DATA_WAIT, StepRow
-from rankscope.conf.files import read_json
+from rankscope.conf.contract import DATA_WAIT, StepColumn, StepRow
 from rankscope.conf.run_dir import RankDir
+
+_NEEDED: list[StepColumn] = ["step", "phase", "start_ns", "host_ns", "data_wait_ns"]
 
 
 def completed(trace: RankTrace, path: Path) -> RankTrace:
@@ -25,8 +27,11 @@ def completed(trace: RankTrace, path: Path) -> RankTrace:
     bare = trace.source == "kineto" and not len(host_steps(trace.host)) and len(trace.launches) > 0
     if not bare or not has_steps(rank_dir):
         return trace
-    every: list[StepRow] = read_steps(rank_dir).to_pylist()
-    rows = [row for row in every if row["phase"] == "active" and row["host_ns"]]
+    try:
+        every: list[StepRow] = read_steps(rank_dir).select(_NEEDED).to_pylist()
+    except (OSError, ValueError):
+        return trace
+    rows = [row for row in every if row["phase"] == "active" and row["host_ns"] and None not in row.values()]
     if not rows:
         return trace
     return msgspec.structs.replace(
@@ -75,10 +80,10 @@ def _host(trace: RankTrace, rows: list[StepRow]) -> Table:
 
 def _buckets(rank_dir: RankDir) -> list[int]:
     try:
-        sizes = read_json(rank_dir.info).get("bucket_bytes")
+        found: list[int] = read_rank_info(rank_dir).get("bucket_bytes", [])
     except (OSError, ValueError):
         return []
-    return [int(size) for size in sizes] if isinstance(sizes, list) else []
+    return found
 
 
 def _sized(device: Table, buckets: list[int], rows: list[StepRow]) -> Table:

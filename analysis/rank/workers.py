@@ -97,7 +97,7 @@ def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
             if error.notice.kind != "not_a_trace" or source.explicit:
                 notices.append(msgspec.structs.replace(error.notice, rank=error.notice.rank or rank))
         except OSError as error:
-            text = f"{source.label}: cannot be read ({error.strerror}); check its permissions"
+            text = f"{source.label}: cannot be read ({error.strerror}); check the file and its permissions"
             notices.append(Notice(kind="unreadable", level="partial", file=source.label, message=text))
         except MemoryError:
             text = f"{source.label}: needs more memory than there is; record fewer steps"

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from rankscope.analysis.core.parquet import read_parquet
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.conf import RunDir
 from rankscope.conf.columns_file import json_of, read_columns
 from rankscope.conf.contract import COUNTED, STEP_COLUMNS
-from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import PassDir, RankDir
 
 
@@ -46,11 +46,14 @@ def has_steps(rank_dir: RankDir) -> bool:
 def read_steps(rank_dir: RankDir) -> pa.Table:
     """Read the steps of a rank: as Parquet, or as the rank itself left them if the launcher did not come to it.
 
-    Raises `OSError` or `ValueError`.
+    It has the columns of `STEP_COLUMNS`. Raises `OSError` or `ValueError`.
     """
-    if rank_dir.steps.exists():
-        return pq.read_table(rank_dir.steps)
-    return read_columns(rank_dir.steps, STEP_COLUMNS)
+    if not rank_dir.steps.exists():
+        return read_columns(rank_dir.steps, STEP_COLUMNS)
+    table = read_parquet(rank_dir.steps, STEP_COLUMNS)
+    if table["step"].null_count or table["phase"].null_count:
+        raise ValueError(f"{rank_dir.steps}: steps without number or phase")
+    return table
 
 
 def readable(pass_dir: PassDir) -> set[int]:
@@ -58,7 +61,7 @@ def readable(pass_dir: PassDir) -> set[int]:
     found = set()
     for rank_dir in pass_dir.ranks():
         try:
-            read_steps(rank_dir), read_json(rank_dir.info)
+            read_steps(rank_dir), read_rank_info(rank_dir)
         except (OSError, ValueError):
             continue
         found.add(rank_dir.rank)
@@ -74,19 +77,15 @@ def read_pass(pass_dir: PassDir, phase: str | None) -> PassSteps | None:
     for rank_dir in pass_dir.ranks():
         try:
             table = read_steps(rank_dir)
-            info[rank_dir.rank] = read_json(rank_dir.info)
+            info[rank_dir.rank] = read_rank_info(rank_dir)
         except (OSError, ValueError):
             continue  # the analysis names missing ranks by the traces; a pass without numbers is null
         phases = np.array(table["phase"].to_pylist())
         chosen = np.ones(len(phases), bool) if phase is None else phases == phase
-        steps = table["step"].to_pylist() if "step" in table.column_names else range(len(phases))
-        numbers[rank_dir.rank] = np.array(steps, np.int64)[chosen]
+        numbers[rank_dir.rank] = table["step"].to_numpy()[chosen]
         counted[rank_dir.rank] = np.isin(phases[chosen], COUNTED)
         columns = [name for name in table.column_names if name.endswith("_ns") or name == "host_ahead"]
-        ranks[rank_dir.rank] = {
-            name: np.array([np.nan if v is None else v for v in table[name].to_pylist()], float)[chosen]
-            for name in columns
-        }
+        ranks[rank_dir.rank] = {name: table[name].cast(pa.float64(), safe=False).to_numpy()[chosen] for name in columns}
     ranks = {rank: columns for rank, columns in ranks.items() if len(columns.get("host_ns", ()))}
     return PassSteps(ranks=ranks, info=info, numbers=numbers, counted=counted) if ranks else None
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 from rankscope.conf.contract import PASSES
-from rankscope.conf.files import read_json
 
 
 def config_of(run_dir: RunDir) -> RunConfig | None:
@@ -23,7 +23,7 @@ def rank_infos(run_dir: RunDir, passes: Sequence[str] = PASSES) -> list[dict[str
         infos = []
         for rank_dir in run_dir.for_pass(name).ranks():
             try:
-                infos.append(read_json(rank_dir.info))
+                infos.append(read_rank_info(rank_dir))
             except (OSError, ValueError):
                 break
         if infos:

@@ -5,6 +5,7 @@ small JSON files of our own run folders are read here.
 """
 
 import gzip
+import os
 import re
 import zlib
 from collections import defaultdict
@@ -16,10 +17,11 @@ import msgspec
 
 from rankscope.analysis.core.notices import AnalysisError, Notice
 from rankscope.analysis.read.pass_steps import read_pass
+from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.analysis.read.rank_trace import Probe, rank_number
 from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.contract import PASSES
-from rankscope.conf.files import read_json
+from rankscope.conf.files import open_regular
 from rankscope.conf.run_dir import PassDir, RankDir
 
 _TRACE = re.compile(r"\.json(\.gz)?$")
@@ -102,9 +104,9 @@ def recording_notices(run_dir: RunDir) -> list[Notice]:
         for rank_dir in pass_dir.ranks():
             info = _rank_info(rank_dir, [])
             notes, step_is = info.get("notes"), info.get("step_is")
-            if isinstance(step_is, str):
+            if step_is is not None:
                 said.setdefault(step_is, Notice(kind="what_a_step_is", level="info", message=step_is))
-            for text in notes if isinstance(notes, list) else []:
+            for text in notes or []:
                 notice = Notice(kind="recording", rank=rank_dir.rank, message=f"{pass_dir.name} pass: {text}")
                 said.setdefault(str(text), notice)
     return list(said.values())
@@ -153,8 +155,7 @@ def reports(paths: Iterable[Path]) -> list[Path]:
 
 def _rank_info(rank_dir: RankDir, notices: list[Notice]) -> dict[str, Any]:
     try:
-        info = read_json(rank_dir.info)
-        return info if isinstance(info, dict) else {}
+        return read_rank_info(rank_dir)
     except FileNotFoundError:
         what = "missing: the rank did not end properly"
     except (OSError, ValueError):
@@ -224,8 +225,8 @@ def _of_one_kind(traces: list[Path], found: list[Path]) -> list[Path]:
 
 def _looks_like_trace(path: Path) -> bool:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return b'"traceEvents"' in file.read(_HEAD)
+        with os.fdopen(open_regular(path, follow=True), "rb") as raw:
+            return b'"traceEvents"' in (gzip.open(raw) if path.suffix == ".gz" else raw).read(_HEAD)
     except (OSError, EOFError, zlib.error):
         return True  # a damaged trace must be reported
 

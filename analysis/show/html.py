@@ -20,7 +20,7 @@ from rankscope.analysis.show.timeline.page import embedded
 from rankscope.analysis.show.timeline.sentences import TITLES
 from rankscope.analysis.show.words import PROFILERS, device_words, memory_words, slow_words, slowdown, verdict_sentence
 from rankscope.conf import RunDir
-from rankscope.conf.files import read_json
+from rankscope.conf.files import read_bytes, read_json
 
 _TOP = 15  # rows in the lists of kernels, operators and modules
 _ROWS = 64  # ranks in the bars and the heat map; with more ranks, the late one and the slowest
@@ -187,7 +187,7 @@ def _by_level(warnings: Sequence[Json]) -> list[tuple[str, list[str]]]:
 
 def _text(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path).decode(errors="replace")
     except OSError:
         return None
 

@@ -2,6 +2,8 @@
 
 import shlex
 
+import msgspec
+
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.show import pages
@@ -30,7 +32,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
 def command(run_dir: RunDir) -> str | None:
     """Return the command that repeats a run; None if its record is missing."""
     try:
-        overrides = read_json(run_dir.record)["overrides"]
+        overrides = msgspec.convert(read_json(run_dir.record)["overrides"], list[str])
         return shlex.join(["rankscope", "run", *(item for item in overrides if not item.startswith("run_dir="))])
     except (OSError, ValueError, KeyError, TypeError):
         return None

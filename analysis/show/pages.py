@@ -6,10 +6,24 @@ from typing import Any
 import jinja2
 
 from rankscope.analysis.show.words import advice_of, byte_size, slowdown
+from rankscope.conf.plain_text import markdown, visible
 
 
 def text_of(name: str) -> str:
     return files("rankscope.analysis.show").joinpath(f"templates/{name}").read_text(encoding="utf-8")
+
+
+class AsIs(str):
+    """Text for a place in Markdown where tags and columns mean nothing."""
+
+
+def _visible(value: Any) -> Any:
+    """Make control characters visible. Text that is HTML already (`Markup`) came through here before."""
+    return visible(value) if type(value) is str else value
+
+
+def _markdown(value: Any) -> Any:
+    return value if isinstance(value, AsIs) else markdown(value) if isinstance(value, str) else value
 
 
 def environment(template: str, unknown: str = "-") -> jinja2.Environment:
@@ -19,6 +33,7 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         loader=jinja2.FunctionLoader(text_of),
+        finalize=_markdown if template.endswith(".md.jinja") else _visible,
     )
 
     def number(form: str, otherwise: str = unknown) -> Any:
@@ -37,6 +52,7 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
         "size": lambda value: unknown if value is None else byte_size(value),
         "or_dash": number("{}"),
         "slowdown": lambda value: slowdown("torch.profiler", value),
+        "code": lambda text: AsIs(visible(text).replace("\n", "\\n")),  # one line in a fenced block
         "advice": advice_of,
         "capitalize_first": lambda text: text[:1].upper() + text[1:],
     }

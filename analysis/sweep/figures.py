@@ -12,6 +12,7 @@ from rankscope.analysis.show.colours import COLOURS
 from rankscope.analysis.sweep.latency import Latency
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.scaling import PARTS, Efficiency, Waterfall
+from rankscope.conf.plain_text import drawn_text
 
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
@@ -64,7 +65,7 @@ def _efficiency(points: Sequence[Point], found: Sequence[Efficiency]) -> Figure 
     for (name, rows), colour in zip(series.items(), _LINES * 4, strict=False):
         rows = [(1, 1.0, None), *sorted(rows, key=lambda row: row[0])]
         ranks, values = [row[0] for row in rows], [row[1] for row in rows]
-        axes.plot(ranks, values, "o-", color=colour, label=name, markersize=4)
+        axes.plot(ranks, values, "o-", color=colour, label=drawn_text(name), markersize=4)
         for rank, _, between in rows:
             if between is not None:
                 axes.plot([rank, rank], between, "-", color=colour, linewidth=4, alpha=0.35)
@@ -91,7 +92,9 @@ def _throughput(points: Sequence[Point]) -> Figure | None:
     figure, axes = _new("Throughput per rank over the batch per rank (plain pass)")
     for (name, rows), colour in zip(sorted(series.items()), _LINES * 4, strict=False):
         rows.sort()
-        axes.plot([row[0] for row in rows], [row[1] for row in rows], "o-", color=colour, label=name, markersize=4)
+        axes.plot(
+            [row[0] for row in rows], [row[1] for row in rows], "o-", color=colour, label=drawn_text(name), markersize=4
+        )
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, [str(batch) for batch in batches])
     axes.minorticks_off()
@@ -108,7 +111,7 @@ def _breakdown(points: Sequence[Point]) -> Figure | None:
         return None
     figure, axes = _new("Where a step's time goes (traced shares of the plain step)", height=1.2 + 0.32 * len(shown))
     left = np.zeros(len(shown))
-    names = [point.label for point in shown]
+    names = [drawn_text(point.label) for point in shown]
     for part in PARTS:
         lengths = []
         for point in shown:
@@ -126,7 +129,7 @@ def _breakdown(points: Sequence[Point]) -> Figure | None:
 def _waterfall(points: Sequence[Point], falls: Sequence[Waterfall]) -> Figure | None:
     if not falls:
         return None
-    labels = {point.id: point.label for point in points}
+    labels = {point.id: drawn_text(point.label) for point in points}
     largest = sorted(falls, key=lambda fall: fall.measured_ms - fall.ideal_ms)[-4:]
     figure = Figure(figsize=(7.0, 2.6 * len(largest)), layout="constrained")
     for index, fall in enumerate(largest):
@@ -155,7 +158,7 @@ def _latency(rows: Sequence[Latency]) -> Figure | None:
         curve = [row for row in known if row.curve == name]
         offset = (-14, 5) if name == best else (7, -10)  # points of two curves often lie close to each other
         times, rates = [row.p50_ms or 0 for row in curve], [row.samples_per_s for row in curve]
-        axes.plot(times, rates, "o-", color=colour, label=name, markersize=4)
+        axes.plot(times, rates, "o-", color=colour, label=drawn_text(name), markersize=4)
         for row, time, rate in zip(curve, times, rates, strict=True):
             axes.annotate(str(row.batch), (time, rate), offset, textcoords="offset points", fontsize=7, color=colour)
             if row.p95_ms is not None:
@@ -189,7 +192,7 @@ def _step_time(points: Sequence[Point]) -> Figure | None:
     figure = Figure(figsize=(7.0, 0.6 + 3.2 * len(tables)), layout="constrained")
     for index, (job, cells) in enumerate(tables.items()):
         axes = figure.add_subplot(len(tables), 1, index + 1)
-        axes.set_title(f"{job}step time (ms) over ranks and batch per rank", loc="left", fontsize=11)
+        axes.set_title(drawn_text(job) + "step time (ms) over ranks and batch per rank", loc="left", fontsize=11)
         _heat_map(axes, cells)
     return figure
 

@@ -17,6 +17,7 @@ from rankscope.analysis.sweep import latency
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.scaling import Measured, advice, efficiencies, interval, waterfalls
 from rankscope.conf.files import replacing, write_json, write_text
+from rankscope.conf.plain_text import cell
 
 CAPTIONS = {
     "efficiency": "Scaling efficiency over ranks, with 95 % intervals and the ideal line",
@@ -145,7 +146,7 @@ def _write_tables(summary: Json, folder: Path) -> None:
         with replacing(folder / f"{name}.parquet") as temporary:
             frame.to_parquet(temporary)
         with replacing(folder / f"{name}.csv") as temporary:
-            frame.to_csv(temporary, index=False)
+            frame.map(lambda value: cell(value) if isinstance(value, str) else value).to_csv(temporary, index=False)
 
 
 def _links(points: Sequence[Point], folder: Path) -> dict[str, str]:

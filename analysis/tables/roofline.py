@@ -9,11 +9,13 @@ import ast
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
+from rankscope.analysis.core.parquet import read_parquet
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.conf import RunConfig
+from rankscope.conf.contract import KEY_AVERAGES
+from rankscope.conf.plain_text import drawn_text
 from rankscope.conf.run_dir import RankDir
 
 _ELEMENT = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
@@ -23,7 +25,7 @@ _BOUND = ["compute", "memory"]
 def roofline(rank_dir: RankDir, config: RunConfig, ceilings: Ceilings | None) -> Table | None:
     """Return one row per operator and input shapes with counted FLOPs; None if the run has none."""
     try:
-        rows = pq.read_table(rank_dir.key_averages).to_pylist()
+        rows = read_parquet(rank_dir.key_averages, KEY_AVERAGES).to_pylist()
     except (OSError, ValueError):
         return None
     rows = [row for row in rows if row["flops"] and (row["self_device_ns"] or row["self_cpu_ns"])]
@@ -107,7 +109,7 @@ def figure(table: Table, peak: float | None, bandwidth: float | None) -> Any:
     axes.scatter(x, y, s=area, color="#0072B2", alpha=0.6, linewidths=0)
     names = [name for name, chosen in zip(table.texts("name"), known, strict=True) if chosen]
     for place in np.argsort(-time)[:3].tolist():
-        label, at = str(names[place])[:40], (x[place], y[place])
+        label, at = drawn_text(str(names[place])[:40]), (x[place], y[place])
         axes.annotate(label, at, fontsize=7, ha="right", va="center", xytext=(-14, 0), textcoords="offset points")
     axes.set_xlabel("FLOPs per byte")
     axes.set_ylabel("TFLOP/s")

@@ -4,11 +4,14 @@ A cut or corrupt file is read as far as possible. gzip data goes through a `deco
 raise at the end of a cut file and discard what they had decoded.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from isal import isal_zlib
+
+from rankscope.conf.files import open_regular
 
 WINDOW = 8 << 20  # bytes yielded at a time
 _GZIP = b"\x1f\x8b"
@@ -24,7 +27,7 @@ class Stream:
         self.fault: str | None = None  # None, "gzip_truncated" or "gzip_corrupt"
 
     def __iter__(self) -> Iterator[bytes]:
-        with self.path.open("rb") as file:
+        with os.fdopen(open_regular(self.path, follow=True), "rb") as file:
             gzipped = file.read(2) == _GZIP
             file.seek(0)
             yield from self._inflate(file) if gzipped else iter(lambda: file.read(self.window), b"")

@@ -5,6 +5,7 @@ that hold environments, command lines or other processes are never read, except 
 WORLD_SIZE.
 """
 
+import os
 import re
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ import numpy as np
 
 from rankscope.analysis.core.notices import Notice, UnreadableTraceError
 from rankscope.analysis.core.table import UNKNOWN, Column
+from rankscope.analysis.read.nsys.guard import guard
+from rankscope.conf.files import open_regular
 
 KERNELS, GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 PROCESS_BITS = 24  # the lower bits of a global id are the thread
@@ -38,6 +41,7 @@ class Export:
         # immutable: the folder may be read-only, so SQLite must not create a lock or a journal next to the file.
         self._database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
         self._database.text_factory = lambda text: text.decode(errors="replace")
+        guard(self._database, path.stat().st_size)
         names = self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
         self._columns = {str(name): self._columns_of(str(name)) for (name,) in names}
         self.metadata = self._metadata()
@@ -171,7 +175,7 @@ class Export:
 
     def _check_file(self, path: Path) -> None:
         """Refuse an incomplete database: SQLite itself would notice only when it reaches the missing pages."""
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path, follow=True), "rb") as file:
             head = file.read(100)
         size = path.stat().st_size
         if size == 0:

@@ -20,6 +20,7 @@ from rankscope.analysis.show.timeline.build import RankView, Timeline
 from rankscope.analysis.show.timeline.codes import NAMES, STRIP, strip_codes
 from rankscope.analysis.show.timeline.sentences import TITLES, step_sentence, what_to_see
 from rankscope.analysis.show.timeline.tiles import shares
+from rankscope.conf.plain_text import drawn_text
 
 _BINS = 1400
 _HEADLINE = 105  # characters in a line of the headline
@@ -37,7 +38,7 @@ def figure(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -
     rows = [len(timeline.rows) + bool(timeline.folded) for timeline in timelines]
     heights = [_height(count) for count in rows]
     names = [f"{timeline.name}: " if len(timelines) > 1 else "" for timeline in timelines]
-    titles = [fill(name + headline, _HEADLINE) for name, headline in zip(names, headlines, strict=True)]
+    titles = [fill(drawn_text(name + headline), _HEADLINE) for name, headline in zip(names, headlines, strict=True)]
     more = 0.22 * sum(title.count("\n") for title in titles)
     drawn = Figure(figsize=(13, sum(heights) + 1.15 * len(timelines) + 0.9 + more), layout="constrained")
     grid = drawn.add_gridspec(len(timelines), 2, width_ratios=[1, 0.13], height_ratios=heights, wspace=0.02)
@@ -47,7 +48,7 @@ def figure(timelines: Sequence[Timeline], step: int, headlines: Sequence[str]) -
         _Panel(timeline, step, axes).draw(longest)
         if timeline.lateness.get(step):
             _lateness(timeline, step, drawn.add_subplot(grid[index, 1], sharey=axes))
-        text = fill(step_sentence(timeline, step), 150)
+        text = fill(drawn_text(step_sentence(timeline, step)), 150)
         axes.set_title(text, loc="left", fontsize=10, color="#333333")
         axes.annotate(
             title,
@@ -142,7 +143,7 @@ class _Panel:
                 )
                 if right - left > width * 0.0063 * len(str(name)):
                     self._axes.text(
-                        (left + right) / 2, (top + bottom) / 2, str(name),
+                        (left + right) / 2, (top + bottom) / 2, drawn_text(str(name)),
                         ha="center", va="center", fontsize=8, zorder=3, clip_on=True,
                     )  # fmt: skip
 
