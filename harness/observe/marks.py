@@ -177,7 +177,7 @@ class Marks:
         loader = known() if known is not None else None
         principal, outermost, main = self._main["loader"], False, False
         if self._here and not self._depth["data_wait"]:
-            main = self._asked(loader or iterator)
+            main = self._asked(iterator if loader is None else loader)
         self._enter("data_wait")
         try:
             batch = original(iterator)
@@ -185,7 +185,7 @@ class Marks:
         except StopIteration:
             if main:
                 self._ended = True  # the step has ended already
-                principal.release(loader or iterator)
+                principal.release(iterator if loader is None else loader)
             raise
         finally:
             outermost = self._exit("data_wait")

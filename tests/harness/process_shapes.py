@@ -284,4 +284,18 @@ loader = DataLoader(Data(), 4, num_workers=2)
 train()
 """,
     ),
+    Shape(
+        name="finalizers at its end, and a signal that ends a child",
+        code="""
+import signal, tempfile, weakref
+class Thing:
+    def __del__(self): print("deleted", flush=True)
+thing = Thing(); folder = tempfile.TemporaryDirectory(); weakref.finalize(model, print, "final")
+child = os.fork()
+if child == 0:
+    signal.raise_signal(signal.SIGTERM); os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+train(); print(os.path.exists(folder.name))
+""",
+    ),
 ]

@@ -141,4 +141,27 @@ for _ in range(2):
 train(4)
 """,
     ),
+    Shape(
+        name="a stream without a length",
+        code="""
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self): return iter([(torch.full((4,), n / 50),) for n in range(50)])
+loader = DataLoader(Stream(), 4)
+train(13)
+""",
+    ),
+    Shape(
+        name="batches that a thread fetches",
+        code="""
+import queue, threading
+ready = queue.Queue(2)
+def fill():
+    for (x,) in loader: ready.put(x)
+    ready.put(None)
+threading.Thread(target=fill, daemon=True).start()
+while (x := ready.get()) is not None:
+    optimizer.zero_grad(); loss = model(x).square().sum(); loss.backward(); optimizer.step(); print(loss.item().hex())
+""",
+        samples=None,
+    ),
 ]
