@@ -80,9 +80,9 @@ class Lobby:
         self._store = _store(name, self._rank, self._world_size, timeout_s)
         self.meetings = Meetings(self._store, self._rank, self._world_size, least_s=wait_s, most_s=patience_s)
 
-    def enter(self) -> bool:
+    def enter(self, *, patient: bool = False) -> bool:
         """Try to begin together; False: not now."""
-        return self.meetings.enter()
+        return self.meetings.enter(patient=patient)
 
     def absent(self) -> str:
         """Return a text on the ranks that never came."""

@@ -31,7 +31,7 @@ class Meetings:
         self._last = time.monotonic()
         self._arrived = False
 
-    def enter(self) -> bool:
+    def enter(self, *, patient: bool = False) -> bool:
         """Try to begin together. False: not all ranks have come; try again at the next step.
 
         Waits the first time, and again once every other rank has been here.
@@ -45,7 +45,7 @@ class Meetings:
             return True
         if not waiting and here < self._world_size:
             return False
-        deadline = time.monotonic() + min(self._least_s, self._most_s)
+        deadline = time.monotonic() + (self._most_s if patient else min(self._least_s, self._most_s))
         while True:
             tries = self._store.add("tries", 0)
             decided, mine = self._wait_for(f"begin/{tries}", deadline)

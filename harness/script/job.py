@@ -21,7 +21,7 @@ from rankscope.harness.record.steps import Steps
 from rankscope.harness.script import endings
 from rankscope.harness.script.about_steps import about_steps, notes_on
 from rankscope.harness.script.election import Election, kind_of
-from rankscope.harness.script.errors import Recorded, RecordingError
+from rankscope.harness.script.errors import NO_STEP, ONLY_WARMUP, Recorded, RecordingError
 from rankscope.harness.script.idle_profiler import install as install_idle_profiler
 from rankscope.harness.script.preview import Preview
 
@@ -169,15 +169,18 @@ class ScriptJob(Observer):
         self._recording.turn.measure(self._progress)
         self._start(context)
 
-    def _join(self, source: Source) -> RankContext | None:
-        """Return this rank among the others; None if not all of them make steps of this kind yet."""
+    def _join(self, source: Source, *, patient: bool = False) -> RankContext | None:
+        """Return this rank among the others; None if not all of them make steps of this kind yet.
+
+        A script that has ended is `patient`: it holds up nobody.
+        """
         if not among_others():
             return in_script(None)
         kind = kind_of(source)
         if self._lobby is None or self._lobby.name != kind:
             limits = self._recording.config.launch
             self._lobby = Lobby(kind, timeout_s=limits.timeout_s, patience_s=limits.stall_timeout_s / 2)
-        if not self._lobby.enter():
+        if not self._lobby.enter(patient=patient):
             return None
         if self._lobby.meetings.apart:
             self.note("the ranks never step at the same time: they do not begin together")
@@ -224,14 +227,11 @@ class ScriptJob(Observer):
         needed = steps.needed
         counted = steps.ended_early(self._step)
         self._recording.info["job_steps"] = self._step
-        recorded = sum(window.skipped is None for window in steps.windows)
-        if not counted and recorded > 1:
+        if not counted and sum(window.skipped is None for window in steps.windows) > 1:
             self._recording.give_up(steps)
+            counted = steps.window.plan.counted
         elif not counted:
-            raise RecordingError(
-                f"{name} ended after {self._step} steps, all of them warm-up: this start needs {needed}; reduce "
-                "warmup_steps, profile.wait or profile.warmup, or let it run longer"
-            )
+            raise RecordingError(f"{name} ended after {self._step} steps, {ONLY_WARMUP.format(needed=needed)}")
         left = [plan.name for plan in steps.waiting]
         more = f"; not reached: {', '.join(left)}" if left else ""
         self.note(f"the script ended after {self._step} steps ({counted} counted in {steps.window.plan.name}){more}")
@@ -251,12 +251,8 @@ class ScriptJob(Observer):
         if steps is None and self._lobby is not None:
             raise RecordingError(f"{name} ended, and its ranks never stepped together: {self._lobby.absent()}")
         if preview is None or not made:
-            raise RecordingError(
-                f"{name} ended without a step: no optimizer stepped twice, and no DataLoader, backward pass or model "
-                "was used twice in the main thread of this process; call Recorder().step() once a step "
-                "(docs/own-script.md)"
-            )
-        context = self._join(preview.source) if steps is None else steps.context
+            raise RecordingError(f"{name} {NO_STEP}")
+        context = self._join(preview.source, patient=True) if steps is None else steps.context
         if context is None:
             assert self._lobby is not None  # a single rank always joins
             raise RecordingError(f"{name} ended, and its ranks never stepped together: {self._lobby.absent()}")
