@@ -25,4 +25,4 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     executor: Any = None  # concurrent.futures.Executor for the work per rank; None: processes if they save time
     progress: bool = False  # show a progress bar on a terminal
     ceilings: Path | None = None  # file of `rankscope ceilings`; None: the one of the run's node, if there is one
-    nsys_steps: str | None = None  # name or regular expression of the NVTX ranges that are steps; None: find them
+    steps_from: str | None = None  # name or regular expression of the ranges that are steps; None: find them

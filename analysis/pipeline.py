@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.align import borrowed_sizes
-from rankscope.analysis.align.clock import align
-from rankscope.analysis.align.match import match
+from rankscope.analysis.align.clock import Alignment
 from rankscope.analysis.align.nsys_groups import with_groups
+from rankscope.analysis.align.pairing import pair
 from rankscope.analysis.align.waits import split_waits
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.notices import AnalysisError, Notice
@@ -23,6 +23,7 @@ from rankscope.analysis.explain.findings import explain
 from rankscope.analysis.measure import ceilings, step_choice, stragglers
 from rankscope.analysis.measure.breakdown import exposed_of_each, measure_steps
 from rankscope.analysis.measure.recording import Recording, untraced
+from rankscope.analysis.measure.verdict import decide
 from rankscope.analysis.options import Options
 from rankscope.analysis.rank import workers
 from rankscope.analysis.rank.cache import prune
@@ -86,7 +87,9 @@ def _plain_only(paths: list[Path], options: Options) -> tuple[Recording, list[No
 
 def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice]]:
     """Read the traces and measure them."""
-    found = reports.expand(sources.find(paths), options.nsys_steps)
+    found = sources.find(paths)
+    files = [msgspec.structs.replace(source, steps=options.steps_from) for source in found.files]
+    found = reports.expand(msgspec.structs.replace(found, files=files), options.steps_from)
     if options.only_ranks is not None:
         found = _only(found, options.only_ranks)
     outcomes, notices = _read(found, options)
@@ -142,7 +145,7 @@ def measure_ranks(
     data = with_groups(data, size)
     absent = sorted(set(range(size)) - {item.rank for item in data if item.complete})
     missing = [rank for rank in absent if options.only_ranks is None or rank in options.only_ranks]
-    left_out = [rank for rank in absent if rank not in set(missing)]
+    left_out = sorted(set(absent) - set(missing))
     notices += missing_notices(missing, size, {item.rank for item in data}) + _left_out(left_out) + mixed_jobs(data)
     undecided = f"ranks {_list(missing)} are missing" if missing else None
     undecided = undecided or (f"ranks {_list(left_out)} were left out on request" if left_out else None)
@@ -154,9 +157,9 @@ def _measure(
     data: list[RankData], world_size: int, missing: list[int], undecided: str | None, options: Options
 ) -> tuple[Recording, list[Notice]]:
     complete = [item for item in data if item.complete]
-    calls = match(complete or data)
-    alignment = align(calls, complete or data)
-    calls = split_waits(calls, alignment, frozenset(item.rank for item in complete))
+    paired = pair(complete or data)
+    alignment = paired.alignment
+    calls = split_waits(paired.calls, alignment, frozenset(item.rank for item in complete))
     rows = group_by.positions(calls["rank"])
     measured = Table({name: calls[name] for name in ("start", "end", "ready_ns", "wait_ns")})
     tables = [measure_steps(item, measured.take(rows.get(item.rank, _NO_ROWS)), alignment) for item in complete or data]
@@ -166,16 +169,21 @@ def _measure(
     if options.only_steps is not None:
         chosen, more = step_choice.only(chosen, options.only_steps)
         notices += more
-    judged = step_choice.judged(chosen, steps)
+    notices += paired.notices
     late = stragglers.lateness(calls)
-    counted = steps.take(np.isin(steps["step"], chosen))
-    if undecided or not chosen:
-        verdict = stragglers.Verdict(verdict="undetermined", reason=undecided or "no complete step was recorded")
-    elif world_size == 1:
-        verdict = stragglers.Verdict(verdict="none", steps_judged=len(judged))
-    else:
-        step_ns = float(np.median(counted["step_ns"]))
-        verdict = stragglers.judge(late, calls, complete, alignment, judged, step_ns, options.limits)
+    judged, verdict = decide(
+        calls,
+        steps,
+        late,
+        chosen,
+        step_choice.with_lost_records(complete or data, steps, options.only_steps),
+        ranks=complete,
+        world_size=world_size,
+        alignment=alignment,
+        unpaired=paired.unpaired,
+        undecided=undecided,
+        limits=options.limits,
+    )
     recording = Recording(
         ranks=data,
         world_size=world_size,
@@ -188,8 +196,21 @@ def _measure(
         steps_judged=judged,
         verdict=verdict,
         options=options,
+        stretch=_stretch(complete or data, measured, rows, alignment),
     )
     return recording, notices
+
+
+def _stretch(ranks: list[RankData], calls: Table, rows: dict[int, Column], alignment: Alignment) -> Table | None:
+    """Return the whole window of each rank as one stretch; None if there are steps."""
+    windows = [item.stretch for item in ranks]
+    if any(window is None for window in windows):
+        return None
+    tables = []
+    for item, window in zip(ranks, windows, strict=True):
+        whole = msgspec.structs.replace(item, steps=window)
+        tables.append(measure_steps(whole, calls.take(rows.get(item.rank, _NO_ROWS)), alignment))
+    return Table.concat(tables)
 
 
 def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) -> Column:

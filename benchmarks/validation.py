@@ -1,15 +1,21 @@
 """Prints a Markdown table of planted faults in real traces and of what rankscope finds.
 
     python benchmarks/validation.py FOLDER_OF_TRACES > table.md
+    python benchmarks/validation.py --jobs 2000 > table.md        # random jobs with known truth instead
 
 Each subfolder is one recording (rank0.json.gz, ...). The known answers come from the recording itself and from an
 independent implementation, not from rankscope. A row without a known answer is marked "-".
 """
 
 import sys
+import tempfile
+from collections import Counter
 from pathlib import Path
 
-from rankscope.analysis import AnalysisError, load, summarise
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rankscope.analysis import AnalysisError, Options, load, summarise
+from tests.analysis.simulated_jobs import answer, random_job, simulate
 
 # folder: (planted, verdict, rank, cause, lateness in ms of the judged steps: low, high)
 KNOWN: dict[str, tuple[str, str | None, int | None, str | None, float | None, float | None]] = {
@@ -88,5 +94,26 @@ def main(folder: Path) -> int:
     return 0 if agrees else 1
 
 
+def random_jobs(count: int) -> int:
+    """Print how often each answer is given, by what was planted; 1 if one is wrong."""
+    found: Counter[tuple[str, str]] = Counter()
+    for seed in range(count):
+        plan = random_job(seed)
+        with tempfile.TemporaryDirectory() as folder:
+            simulate(plan, Path(folder))
+            said = answer(plan, summarise(load(folder, options=Options(cache=False)))["stragglers"])
+        found[plan.fault, said] += 1
+        if said.startswith("wrong"):
+            print(f"seed {seed}: {said}", file=sys.stderr)
+    answers = sorted({said for _, said in found}, key=lambda said: (said.startswith("wrong"), said))
+    print(f"| planted | jobs | {' | '.join(answers)} |\n| --- | ---: |{' ---: |' * len(answers)}")
+    for fault in sorted({fault for fault, _ in found}):
+        counts = [found[fault, said] for said in answers]
+        print(f"| {fault} | {sum(counts)} | {' | '.join(map(str, counts))} |")
+    totals = [sum(found[fault, said] for fault in {fault for fault, _ in found}) for said in answers]
+    print(f"| all | {sum(totals)} | {' | '.join(map(str, totals))} |")
+    return int(any(said.startswith("wrong") for said in answers))
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(random_jobs(int(sys.argv[2])) if sys.argv[1] == "--jobs" else main(Path(sys.argv[1])))

@@ -109,6 +109,15 @@ def parse_config(data: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+class _Plain(yaml.SafeLoader):
+    """YAML without aliases, which `save_config` never writes: a few of them can stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.YAMLError("it has aliases")
+        return super().compose_node(parent, index)
+
+
 def load_config(path: Path) -> RunConfig:
     """Read a resolved `config.yaml`, also that of another version: keys that this one does not know are left out.
 
@@ -116,7 +125,7 @@ def load_config(path: Path) -> RunConfig:
     """
     data: Any = None
     try:
-        data = yaml.safe_load(read_bytes(path))
+        data = yaml.load(read_bytes(path), _Plain)
         return msgspec.convert(_known(data, RunConfig), RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {describe(error, data, RunConfig)}") from None

@@ -20,6 +20,7 @@ class Sequence:
     step: Column
     kind: Column
     nelems: Column
+    bytes: Column  # UNKNOWN where the number of elements is known
     dtype: Column
     end: Column
     synchronising: Column
@@ -35,6 +36,7 @@ class Sequence:
             step=part["step"][rows],
             kind=part["kind"][rows],
             nelems=np.where(even, part["in_nelems"][rows], UNKNOWN),
+            bytes=np.where(even & (part["in_nelems"][rows] == UNKNOWN), part["bytes"][rows], UNKNOWN),
             dtype=part["dtype"][rows],
             end=part["end"][rows],
             synchronising=synchronising,
@@ -59,9 +61,10 @@ class Sequence:
         return self.take(self.kind == kind)
 
     @property
-    def signatures(self) -> list[tuple[int, int, int]]:
-        """The properties that must agree between ranks: kind, element count, dtype."""
-        return list(zip(self.kind.tolist(), self.nelems.tolist(), self.dtype.tolist(), strict=True))
+    def signatures(self) -> list[tuple[int, ...]]:
+        """The properties that must agree between ranks: kind, element count, bytes, dtype."""
+        columns = (self.kind, self.nelems, self.bytes, self.dtype)
+        return list(zip(*(column.tolist() for column in columns), strict=True))
 
     def agrees(self, other: "Sequence") -> bool:
         """Return whether the two have the same length and no conflicting properties."""
@@ -70,6 +73,7 @@ class Sequence:
     def _conflicts(self, other: "Sequence") -> int:
         kind = (self.kind != other.kind) & (self.kind >= 0) & (other.kind >= 0)
         nelems = (self.nelems != other.nelems) & (self.nelems != UNKNOWN) & (other.nelems != UNKNOWN)
+        nelems |= (self.bytes != other.bytes) & (self.bytes != UNKNOWN) & (other.bytes != UNKNOWN)
         dtype = (self.dtype != other.dtype) & (self.dtype >= 0) & (other.dtype >= 0)
         return int((kind | nelems | dtype).sum())
 

@@ -8,7 +8,7 @@ is missing or the record has no partner.
 import numpy as np
 
 from rankscope.analysis.align.clock import Alignment, on_common_clock
-from rankscope.analysis.align.match import group_members
+from rankscope.analysis.align.groups import group_members
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.collective_kinds import POINT_TO_POINT, SYNCHRONISING
 from rankscope.analysis.core.table import UNKNOWN, Column, Table

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+def pattern_option(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
     """Check that the text is a regular expression."""
     try:
         re.compile(text or "")
@@ -96,10 +96,11 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
 )
 @click.option("--dask", metavar="ADDRESS", help="Read the ranks on the Dask cluster with this scheduler.")
 @click.option(
-    "--nsys-steps",
-    metavar="PATTERN",
-    callback=_pattern,
-    help="Name or regular expression of the NVTX ranges that are steps; a group in it gives the step's number.",
+    "--steps-from",
+    metavar="NAME|REGEX",
+    callback=pattern_option,
+    help="Name or regular expression of the annotations or NVTX ranges that are steps; a group in it gives the step's "
+    "number.",
 )
 @click.option(
     "--limits",
@@ -125,7 +126,7 @@ def analyze(
     no_cache: bool,
     cache_folder: Path | None,
     dask: str | None,
-    nsys_steps: str | None,
+    steps_from: str | None,
     limits: Limits,
     ceilings: Path | None,
     quiet: bool,
@@ -143,7 +144,7 @@ def analyze(
             progress=not quiet,
             only_ranks=only_ranks,
             only_steps=only_steps,
-            nsys_steps=nsys_steps,
+            steps_from=steps_from,
             limits=limits,
             ceilings=ceilings,
         )
@@ -196,7 +197,13 @@ def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
     """Return the folder to write to: `out`, or the analysis/ of a run; None for other recordings without `out`."""
     if out is not None:
         return out
-    return RunDir(paths[0]).analysis if len(paths) == 1 and RunDir(paths[0]).record.exists() else None
+    if len(paths) != 1 or not RunDir(paths[0]).record.exists():
+        return None
+    folder = RunDir(paths[0]).analysis
+    link = next((path for path in (folder, *folder.rglob("*")) if path.is_symlink()), None)
+    if link is not None:  # a stranger's run folder must not choose where files are replaced
+        raise AnalysisError(f"{link}: a link, and reports would be written through it; remove it or give --out")
+    return folder
 
 
 def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:

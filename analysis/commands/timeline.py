@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from rankscope.analysis.commands.analyze import ranks_option
+from rankscope.analysis.commands.analyze import pattern_option, ranks_option
 from rankscope.analysis.commands.common import Location, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
@@ -54,6 +54,12 @@ def _kinds(_: click.Context, __: click.Parameter, text: str) -> frozenset[str]:
     metavar="LIST",
     help="Outputs to make.",
 )
+@click.option(
+    "--steps-from",
+    metavar="NAME|REGEX",
+    callback=pattern_option,
+    help="Name or regular expression of the annotations or NVTX ranges that are steps.",
+)
 @click.option("--full", is_flag=True, help="Include every event of the original traces in the Perfetto trace.")
 @click.option("--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
@@ -63,6 +69,7 @@ def timeline_command(
     ranks: frozenset[int] | None,
     out: Path | None,
     kinds: frozenset[str],
+    steps_from: str | None,
     full: bool,
     no_cache: bool,
     quiet: bool,
@@ -82,7 +89,7 @@ def timeline_command(
         analyses: list[Analysis] = []
         for path, name in zip(paths, _names(paths), strict=True):
             progress.next(f"reading {name}")
-            analysis = load(path, options=Options(cache=not no_cache, progress=not quiet))
+            analysis = load(path, options=Options(cache=not no_cache, progress=not quiet, steps_from=steps_from))
             analyses.append(analysis)
             summaries.append(summarise(analysis))
             drawn.append(build(analysis, name, ranks=wanted))

@@ -13,6 +13,10 @@ _KERNELS = {
     "NVIDIA NCCL": r"nccl",  # github.com/NVIDIA/nccl, src/device: ncclDevKernel_*, ncclSymDevKernel_*, ncclKernel_*
     "AMD RCCL": r"rccl",  # github.com/ROCm/rccl: most keep NCCL's names (ncclDevKernel_Generic_*)
     "Microsoft MSCCL": r"msccl",  # github.com/Azure/msccl and RCCL's copy of it: mscclKernel_*
+    "DeepSeek DeepEP": r"deep_ep::(?:intranode|internode)",  # github.com/deepseek-ai/DeepEP, csrc/kernels
+    "torch symmetric memory": r"(?:multimem|one_shot|two_shot)_(?:\w+_)?(?:all_reduce|all_gather|reduce_scatter)",
+    "vLLM, SGLang": r"cross_device_reduce_",  # csrc/custom_all_reduce.cuh of both
+    "TensorRT-LLM, FlashInfer": r"(?:\w+_)?allreduce_fusion_kernel",  # trtllm_allreduce_fusion.cuh
 }
 _KERNEL = re.compile(rf"(?:^|[^\w])(?:{'|'.join(_KERNELS.values())})", re.IGNORECASE)
 
@@ -20,10 +24,10 @@ _KERNEL = re.compile(rf"(?:^|[^\w])(?:{'|'.join(_KERNELS.values())})", re.IGNORE
 # torch/csrc/distributed/c10d/ProcessGroup*.cpp.
 _HOST_BACKENDS = ("gloo", "mpi", "ucc", "xccl")  # without device work, the record itself is the collective
 _DEVICE_BACKENDS = ("nccl",)  # the record launches a kernel; RCCL uses the same prefix
-GLOO = "gloo:"
 
 _HOST_COLLECTIVE = re.compile(rf"(?:{'|'.join(_HOST_BACKENDS)}):", re.IGNORECASE)
 _LAUNCHES_COLLECTIVE = re.compile(rf"(?:{'|'.join(_DEVICE_BACKENDS)}):")
+_WITH_SHAPES = re.compile(r"(?:gloo|nccl):|record_param_comms$")
 # c10d:: and record_param_comms are torch's own records around those of a backend.
 _OF_COLLECTIVE = re.compile(
     rf"(?:{'|'.join((*_HOST_BACKENDS, *_DEVICE_BACKENDS))}):|c10d::|record_param_comms", re.IGNORECASE
@@ -46,11 +50,13 @@ class Kind:
 KINDS = {
     "barrier": Kind(pattern=re.compile(r"barrier"), synchronising=True),
     "reducescatter": Kind(pattern=re.compile(r"reduce_?scatter"), synchronising=True, even=True, per_part=True),
-    "allreduce": Kind(pattern=re.compile(r"all_?reduce"), synchronising=True, even=True),
+    "allreduce": Kind(pattern=re.compile(r"all_?reduce|cross_device_reduce"), synchronising=True, even=True),
     "allgather": Kind(
         pattern=re.compile(r"all_?gather"), synchronising=True, even=True, per_part=True, payload_of_output=True
     ),
-    "alltoall": Kind(pattern=re.compile(r"all_?to_?all"), synchronising=True, per_part=True),
+    "alltoall": Kind(
+        pattern=re.compile(r"all_?to_?all|deep_ep::\w+::(?:dispatch|combine)"), synchronising=True, per_part=True
+    ),
     "sendrecv": Kind(pattern=re.compile(r"send_?recv|batch_isend_irecv"), point_to_point=True),
     "broadcast": Kind(pattern=re.compile(r"broadcast"), even=True),
     "send": Kind(pattern=re.compile(r"\bsend|(?<=nccl:)send|isend"), point_to_point=True),
@@ -83,6 +89,11 @@ def is_communication(kernel: str) -> bool:
     return _KERNEL.search(kernel) is not None
 
 
+def has_shapes(record: str) -> bool:
+    """Return whether a CPU record is one of those in which torch writes the shapes of a collective's tensors."""
+    return _WITH_SHAPES.match(record) is not None
+
+
 def is_host_collective(record: str) -> bool:
     """Return whether a CPU record is itself a collective, as gloo's are."""
     return _HOST_COLLECTIVE.match(record) is not None
@@ -105,7 +116,7 @@ def collective_kind(name: str | None) -> str:
     (`ncclKernel_AllReduce_RING_LL_Sum_float`, `ncclDevKernel_ReduceScatter_...`). Prefer metadata if there is any: a
     kernel's name is only a hint.
     """
-    text = (name or "").partition("(")[0].lower()
+    text = (name or "").replace("(anonymous namespace)::", "").partition("(")[0].lower()
     return next((word for word, kind in KINDS.items() if kind.pattern.search(text)), UNKNOWN_KIND)
 
 

@@ -10,6 +10,9 @@ import re
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 COMPUTE, COMMUNICATION, COPY = 0, 1, 2
 
+# What a runtime call puts on a device.
+WORK: dict[str | None, int] = {None: 0, "kernel": 1, "graph": 2, "copy": 3, "memset": 4}
+
 # Categories of work on a device. Annotations and synchronisation records on device rows are not work.
 DEVICE = {
     "kernel": KERNEL,
@@ -25,7 +28,18 @@ RUNTIME = frozenset(
 OPERATOR = frozenset({"cpu_op", "operator"})
 ANNOTATION = frozenset({"user_annotation", "cpu_user_annotation"})
 
-_LAUNCH = re.compile(r"launch(?:cooperative)?kernel|graphlaunch|memcpy|memset|launchhostfunc", re.IGNORECASE)
+_LAUNCH = re.compile(
+    r"(?P<kernel>launch(?:cooperative)?kernel)|(?P<graph>graphlaunch)|(?P<copy>memcpy)|(?P<memset>memset)",
+    re.IGNORECASE,
+)
+
+
+_DMA = re.compile(r"dma_request$")
+
+
+def is_copy(kernel: str) -> bool:
+    """Return whether a record in the category of kernels is a copy: MTIA records its copies there."""
+    return _DMA.match(kernel) is not None
 
 
 def part_of(category: object) -> str | None:
@@ -38,6 +52,12 @@ def part_of(category: object) -> str | None:
     return "host" if text in OPERATOR or text in ANNOTATION else None
 
 
+def work_of(call: str) -> str | None:
+    """Return what a runtime or driver call puts on a device: a word of `WORK`."""
+    match = _LAUNCH.search(call)
+    return None if match is None else match.lastgroup
+
+
 def is_launch(call: str) -> bool:
     """Return whether a runtime or driver call puts work on a device."""
-    return _LAUNCH.search(call) is not None
+    return work_of(call) is not None

@@ -14,6 +14,7 @@ from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.analysis.measure.stragglers import Verdict
+from rankscope.analysis.rank.rank_data import DeviceModel
 from rankscope.conf import RunConfig
 
 
@@ -35,6 +36,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     light_tried: bool = False  # whether a light pass was recorded as well
     job: JobVerdict | None = None  # which rank is late without a profiler; None: not recorded
     slow: SlowSteps | None = None
+    model: DeviceModel | None = None  # the kind of the devices; None: unknown or different
+    stretch: bool = False  # the recording has no steps: `steps` has one row per rank, for the whole window
     loader_cpu: tuple[float, int] | None = None  # from loader.on_cpu
 
     @property
@@ -67,11 +70,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Return the mean of a column of `activity` over ranks and steps; 0 if there is no activity."""
         return 0.0 if self.activity is None else float(self.activity[name].mean())
 
-    def all_reduces(self) -> Table | None:
-        """Return one row per matched all-reduce of the analysed steps, by start; None if there are none."""
+    def reductions(self) -> Table | None:
+        """Return one row per matched collective that reduces gradients, by start; None if there are none.
+
+        They are all-reduces; without any (FSDP), reduce-scatters.
+        """
+        found = self._of_kind("allreduce")
+        return self._of_kind("reducescatter") if found is None else found
+
+    def _of_kind(self, name: str) -> Table | None:
         if self.calls is None:
             return None
-        kind = self.calls.where("kind", lambda word: word == "allreduce")
+        kind = self.calls.where("kind", lambda word: word == name)
         chosen = kind & (self.calls["call"] >= 0) & np.isin(self.calls["step"], self.steps["step"])
         rows = np.flatnonzero(chosen & (self.calls["group_size"] != 1))
         _, first = np.unique(self.calls["call"][rows], return_index=True)

@@ -16,10 +16,11 @@ from rankscope.conf.contract import PASSES
 def facts_of(recording: Recording, without: Unprofiled) -> Facts:
     """Return the input of the rules; `activity` has the same rows as `steps`."""
     ranks = [data for data in recording.ranks if data.complete] or recording.ranks
-    chosen, run_dir = recording.steps_analysed, recording.run_dir
+    run_dir, stretch = recording.run_dir, recording.stretch
+    chosen = recording.steps_analysed if stretch is None else np.unique(stretch["step"]).tolist()
     activity = Table.concat([_of_rank(data.activity, data.rank) for data in ranks])
     syncs = Table.concat([_of_rank(data.syncs, data.rank) for data in ranks])
-    steps = recording.step_table
+    steps = recording.step_table if stretch is None else stretch
     return Facts(
         steps=steps.take(np.isin(steps["step"], chosen)),
         verdict=recording.verdict,
@@ -37,6 +38,8 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
         loader_cpu=without.loader_cpu,
         job=without.verdict,
         slow=without.slow,
+        model=ranks[0].model if all(data.model == ranks[0].model for data in ranks) else None,
+        stretch=stretch is not None,
     )
 
 

@@ -64,11 +64,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     late_rank: bool = False  # whether it is about a late rank
     unprofiled: bool = False  # also found in a run that was not traced
     beyond_usual: bool = False  # the time lies in unusual steps, so the usual step does not bound it
+    counts_steps: bool = False  # it counts per step, so it says nothing about a window without steps
     drop_if_small: bool = False  # not reported if the correction by the plain pass leaves less than Limits.reported
 
     def apply(self, facts: Facts, limits: Limits) -> Finding | None:
         """Return the finding, or None if the facts do not show it."""
-        claim = self.check(facts, limits)
+        claim = None if facts.stretch and self.counts_steps else self.check(facts, limits)
         if claim is None:
             return None
         advice = self.advice if claim.variant is None else self.variants[claim.variant]
@@ -78,7 +79,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
             severity="low" if gain is None else severity(gain / step_ns, limits),
             ranks=facts.ranks if claim.ranks is None else claim.ranks,
             recoverable_ms=None if gain is None else estimate_ms(gain),
-            evidence={**claim.evidence, "step_ms": estimate_ms(step_ns)},
+            evidence={**claim.evidence, "window_ms" if facts.stretch else "step_ms": estimate_ms(step_ns)},
             advice=f"{advice.text}: {claim.place}" if claim.place else advice.text,
             overrides=list(advice.overrides) if claim.overrides is None else claim.overrides,
         )

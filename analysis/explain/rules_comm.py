@@ -17,18 +17,29 @@ _USUAL_BUCKET = 25.0  # MiB, DDP's own default
 
 def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
     gain = _exposed(facts)
-    if gain is None or gain < limits.reported * facts.step_ns:
+    if gain is None:
+        return _unsplit(facts, limits)
+    if gain < limits.reported * facts.step_ns:
         return None
     known = facts.steps["exposed_transfer_ns"] != UNKNOWN
     evidence: dict[str, Any] = {
         "exposed_transfer_ms": estimate_ms(gain),
         "comm_ms": estimate_ms(float(facts.steps["comm_ns"][known].mean())),
     }
-    calls = facts.all_reduces()
+    calls = facts.reductions()
     if calls is not None:
         evidence |= _against_ceiling(facts, calls, limits)
     gloo = facts.config is not None and (facts.config.device == "cpu" or facts.config.backend == "gloo")
     return Claim(gain_ns=gain, evidence=evidence, variant="gloo" if gloo or not facts.gpu else None)
+
+
+def _unsplit(facts: Facts, limits: Limits) -> Claim | None:
+    """Claim no gain if waits are unknown: nobody knows how much of the exposed communication is a wait for others."""
+    exposed = float(facts.steps["exposed_comm_ns"].mean())
+    if exposed < limits.reported * facts.step_ns:
+        return None
+    evidence = {"exposed_comm_ms": estimate_ms(exposed), "comm_ms": estimate_ms(float(facts.steps["comm_ns"].mean()))}
+    return Claim(evidence=evidence, variant="unsplit", place=f"{exposed * 1e-6:.2f} ms")
 
 
 def _against_ceiling(facts: Facts, calls: Table, limits: Limits) -> dict[str, Any]:
@@ -39,21 +50,22 @@ def _against_ceiling(facts: Facts, calls: Table, limits: Limits) -> dict[str, An
     sizes, total = np.unique(sized["bytes"], return_inverse=True)
     size = int(sizes[np.argmax(np.bincount(total, weights=sized["transfer_clockfree_ns"].astype(float)))])
     took = float(np.median(sized["transfer_clockfree_ns"][sized["bytes"] == size])) / 1000
-    best, latency = facts.ceilings.time_us("allreduce", size), facts.ceilings.latency_us("allreduce")
+    kind = sized.texts("kind")[0] or "allreduce"
+    best, latency = facts.ceilings.time_us(kind, size), facts.ceilings.latency_us(kind)
     if best is None or latency is None:
         return {}
     ranks = int(sized["group_size"].max())
     return {
         "bytes": size,
-        "busbw_GBs": round(size / took / 1000 * bus_factor("allreduce", ranks), 3),
-        "ceiling_busbw_GBs": round(size / best / 1000 * bus_factor("allreduce", ranks), 3),
+        "busbw_GBs": round(size / took / 1000 * bus_factor(kind, ranks), 3),
+        "ceiling_busbw_GBs": round(size / best / 1000 * bus_factor(kind, ranks), 3),
         "of_ceiling": round(best / took, 4),
         "bound_by": "latency" if best < limits.latency_factor * latency else "bandwidth",
     }
 
 
 def _no_overlap(facts: Facts, limits: Limits) -> Claim | None:
-    gain, calls = _exposed(facts), facts.all_reduces()
+    gain, calls = _exposed(facts), facts.reductions()
     if gain is None or calls is None or gain < limits.no_overlap_share * facts.step_ns:
         return None
     comm, exposed = facts.steps["comm_ns"].sum(), facts.steps["exposed_comm_ns"].sum()
@@ -61,7 +73,9 @@ def _no_overlap(facts: Facts, limits: Limits) -> Claim | None:
     per_step = len(calls) / facts.count
     if overlap >= limits.no_overlap_ratio or per_step > 2:
         return None
-    evidence = {"overlap_ratio": round(overlap, 4), "all_reduces_per_step": round(per_step, 2)}
+    evidence = {"overlap_ratio": round(overlap, 4), "collectives_per_step": round(per_step, 2)}
+    if _sharded(calls):
+        return Claim(gain_ns=None if not facts.gpu else gain, evidence=evidence, variant="sharded")
     override = _smaller_buckets(facts)
     moved = float(calls["bytes"][calls["bytes"] > 0].sum()) / facts.count
     if moved:  # the last bucket cannot be hidden, however small the others are
@@ -72,7 +86,7 @@ def _no_overlap(facts: Facts, limits: Limits) -> Claim | None:
 
 
 def _large_last_bucket(facts: Facts, limits: Limits) -> Claim | None:
-    calls = facts.all_reduces()
+    calls = facts.reductions()
     if calls is None or len(calls) / facts.count < 2:
         return None
     last, total, exposed = 0, 0, []
@@ -87,11 +101,13 @@ def _large_last_bucket(facts: Facts, limits: Limits) -> Claim | None:
     if last < limits.last_bucket_share * total or gain < limits.no_overlap_share * facts.step_ns:
         return None
     evidence = {"last_bucket_share": round(last / total, 4), "last_bucket_bytes": round(last / facts.count)}
+    if _sharded(calls):
+        return Claim(gain_ns=gain, evidence=evidence, variant="sharded")
     return Claim(gain_ns=gain, evidence=evidence, overrides=[_smaller_buckets(facts)])
 
 
 def _small_buckets(facts: Facts, limits: Limits) -> Claim | None:
-    calls = facts.all_reduces()
+    calls = facts.reductions()
     if calls is None:
         return None
     per_step = len(calls) / facts.count
@@ -102,26 +118,27 @@ def _small_buckets(facts: Facts, limits: Limits) -> Claim | None:
         return None
     transfer = calls["transfer_clockfree_ns"][calls["transfer_clockfree_ns"] > 0]
     latency = float(transfer.min()) if len(transfer) else 0.0
-    if facts.ceilings is not None and (measured := facts.ceilings.latency_us("allreduce")):
+    kind = calls.texts("kind")[0] or "allreduce"
+    if facts.ceilings is not None and (measured := facts.ceilings.latency_us(kind)):
         latency = measured * 1000
     fewer = max(1.0, per_step * size / (_USUAL_BUCKET * 2**20))
     gain = min((per_step - fewer) * latency, _exposed(facts) or 0.0)
     evidence = {
-        "all_reduces_per_step": round(per_step, 2),
+        "collectives_per_step": round(per_step, 2),
         "mean_bytes": round(size),
         "latency_us": round(latency / 1000, 2),
         "bytes_from": "trace" if len(sized) else "config",
     }
-    return Claim(gain_ns=gain, evidence=evidence)
+    return Claim(gain_ns=gain, evidence=evidence, variant="sharded" if _sharded(calls) else None)
 
 
 def _sync_every_micro_step(facts: Facts, _: Limits) -> Claim | None:
-    config, calls = facts.config, facts.all_reduces()
+    config, calls = facts.config, facts.reductions()
     if config is None or config.gradient_accumulation == 1 or config.ddp.no_sync or calls is None:
         return None
     micro = config.gradient_accumulation
     gain = (_exposed(facts) or 0.0) * (1 - 1 / micro)
-    evidence = {"micro_steps": micro, "all_reduces_per_step": round(len(calls) / facts.count, 2)}
+    evidence = {"micro_steps": micro, "collectives_per_step": round(len(calls) / facts.count, 2)}
     return Claim(gain_ns=gain, evidence=evidence)
 
 
@@ -129,7 +146,7 @@ def _unused_parameters_scan(facts: Facts, _: Limits) -> Claim | None:
     """DDP reduces a map of unused parameters, of type int, in every step."""
     if facts.config is not None and not facts.config.ddp.find_unused_parameters:
         return None
-    calls = facts.all_reduces()
+    calls = facts.reductions()
     maps = None
     if calls is not None:
         maps = calls.take(calls.where("dtype", lambda word: word == "Int"))
@@ -145,6 +162,11 @@ def _unused_parameters_scan(facts: Facts, _: Limits) -> Claim | None:
 def _exposed(facts: Facts) -> float | None:
     known = facts.steps["exposed_transfer_ns"] != UNKNOWN
     return float(facts.steps["exposed_transfer_ns"][known].mean()) if known.any() else None
+
+
+def _sharded(calls: Table) -> bool:
+    """Return whether gradients are reduced by reduce-scatters: the job shards its parameters, and has no buckets."""
+    return "reducescatter" in calls.texts("kind")
 
 
 def _smaller_buckets(facts: Facts) -> str:
@@ -165,11 +187,14 @@ RULES = (
             ("ddp.comm_hook=bf16",),
         ),
         variants={
+            "unsplit": Advice(
+                "nothing computes during communication and waits for other ranks, which cannot be told apart here"
+            ),
             "gloo": Advice(
                 "gradients are reduced while nothing computes: a larger batch, gradient accumulation, or compressed "
                 "gradients",
                 ("ddp.comm_hook=fp16",),
-            )
+            ),
         },
         part="communication",
         remains="compute",
@@ -177,19 +202,24 @@ RULES = (
     ),
     Rule(
         id="no_overlap",
-        says="almost no communication is hidden, and it comes in one or two all-reduces",
+        says="almost no communication is hidden, and gradients are reduced in one or two collectives",
         based_on="overlap ratio",
+        counts_steps=True,
         check=_no_overlap,
         advice=Advice(
             "gradients are reduced only after the backward pass: smaller buckets let the first ones start earlier",
             ("ddp.bucket_cap_mb=25",),
         ),
         variants={
+            "sharded": Advice(
+                "gradients are reduced only after the backward pass: shard the model in more units, so that the first "
+                "ones start earlier"
+            ),
             "cpu": Advice(
                 "gradients are reduced only after the backward pass; the gain of hiding it on a CPU is unknown, "
                 "because an all-reduce uses the cores that compute",
                 ("ddp.bucket_cap_mb=25",),
-            )
+            ),
         },
         part="communication",
         remains="compute",
@@ -197,23 +227,31 @@ RULES = (
     ),
     Rule(
         id="large_last_bucket",
-        says="the last all-reduce, which nothing can hide, holds most of the bytes",
+        says="the last reduction of gradients, which nothing can hide, holds most of the bytes",
         based_on="sizes in order of start",
+        counts_steps=True,
         check=_large_last_bucket,
         advice=Advice(
             "the last bucket holds most of the gradients, and nothing hides it: smaller buckets",
             ("ddp.bucket_cap_mb=25",),
         ),
+        variants={
+            "sharded": Advice("the last unit holds most of the gradients, and nothing hides it: use smaller units")
+        },
         part="communication",
         remains="compute",
         rough_on_cpu=True,
     ),
     Rule(
         id="small_buckets",
-        says="many small all-reduces",
+        says="many small all-reduces or reduce-scatters",
         based_on="mean size (gloo's records have none: then `ddp.bucket_cap_mb`), calls per step",
+        counts_steps=True,
         check=_small_buckets,
         advice=Advice("many small all-reduces, each with its own latency: larger buckets", ("ddp.bucket_cap_mb=25",)),
+        variants={
+            "sharded": Advice("many small reduce-scatters, each with its own latency: shard the model in larger units")
+        },
         part="communication",
         remains="compute",
         rough_on_cpu=True,
@@ -222,6 +260,7 @@ RULES = (
         id="sync_every_micro_step",
         says="accumulation without `no_sync`",
         based_on="the run's settings",
+        counts_steps=True,
         check=_sync_every_micro_step,
         advice=Advice(
             "gradients are reduced in every micro-step: only the last needs it (no_sync)", ("ddp.no_sync=true",)
@@ -233,6 +272,7 @@ RULES = (
         id="unused_parameters_scan",
         says="DDP looks for unused parameters",
         based_on="the run's settings; in foreign traces an all-reduce of integers in every step",
+        counts_steps=True,
         check=_unused_parameters_scan,
         advice=Advice(
             "DDP walks the graph for unused parameters in every step: turn it off if every parameter is used",

@@ -14,8 +14,13 @@ from rankscope.analysis.explain.rule import Advice, Claim, Rule
 
 
 def _low_tensor_core_use(facts: Facts, limits: Limits) -> Claim | None:
+    """Claim only what names of kernels show: a product whose name does not tell counts as one on tensor cores."""
     whole, matmul, tensor = facts.mean("kernel_ns"), facts.mean("matmul_ns"), facts.mean("tensor_ns")
-    if not whole or not matmul or matmul < limits.matmul_share * whole or tensor >= limits.tensor_share * matmul:
+    maybe = tensor + facts.mean("tensor_unknown_ns")
+    if not whole or not matmul or matmul < limits.matmul_share * whole or maybe >= limits.tensor_share * matmul:
+        return None
+    major = None if facts.model is None else facts.model.compute_major
+    if major is not None and major < _FIRST_TENSOR_CORES:
         return None
     gain = None
     if facts.ceilings is not None and facts.activity is not None:
@@ -28,14 +33,18 @@ def _low_tensor_core_use(facts: Facts, limits: Limits) -> Claim | None:
         "tensor_core_share_of_matmul": round(tensor / matmul, 4),
         "from": "kernel names",
     }
-    return Claim(gain_ns=gain, evidence=evidence)
+    if facts.model is not None and facts.model.vendor != "nvidia":
+        return Claim(gain_ns=gain, evidence=evidence, variant=facts.model.vendor)
+    fp16 = major is not None and major < _FIRST_BF16
+    return Claim(gain_ns=gain, evidence=evidence, variant="fp16" if fp16 else None)
 
 
 def _memory_bound(facts: Facts, limits: Limits) -> Claim | None:
     share = _matmul_share(facts, limits)
-    if share is None or 1 - share < limits.memory_bound_share:
+    unknown = facts.mean("unknown_ns") / max(1.0, facts.mean("kernel_ns"))
+    if share is None or 1 - share - unknown < limits.memory_bound_share:
         return None
-    evidence = {"share_outside_matmul": round(1 - share, 4), "from": "kernel names"}
+    evidence = {"share_outside_matmul": round(1 - share - unknown, 4), "from": "kernel names"}
     return Claim(evidence=evidence)
 
 
@@ -48,21 +57,27 @@ def _compute_bound(facts: Facts, limits: Limits) -> Claim | None:
 
 
 def _throttled(facts: Facts, limits: Limits) -> Claim | None:
-    verdict = facts.verdict
-    others = [state["clock_mhz"] for rank, state in facts.clocks.items() if rank != verdict.rank]
-    if verdict.rank not in facts.clocks or verdict.cause != "compute" or not others or not verdict.steps_judged:
+    verdict, clocks = facts.verdict, facts.clocks
+    others = [state["clock_mhz"] for rank, state in clocks.items() if rank not in verdict.ranks]
+    if verdict.cause != "compute" or not others or not verdict.steps_judged:
         return None
-    own, usual = facts.clocks[verdict.rank], statistics.median(others)
-    if own["clock_mhz"] > (1 - limits.clock_share) * usual:
+    usual = statistics.median(others)
+    slow = [
+        rank
+        for rank in verdict.ranks
+        if rank in clocks and clocks[rank]["clock_mhz"] <= (1 - limits.clock_share) * usual
+    ]
+    if not slow:
         return None
-    own_steps = [item for item in verdict.per_step if item.rank == verdict.rank]
-    gain = sum(item.recoverable_ns for item in own_steps) / verdict.steps_judged
+    reasons = 0
+    for rank in slow:
+        reasons |= int(clocks[rank]["reasons"])
     evidence = {
-        "clock_mhz": round(own["clock_mhz"], 1),
+        "clock_mhz": round(min(clocks[rank]["clock_mhz"] for rank in slow), 1),
         "others_clock_mhz": round(usual, 1),
-        "reasons": [name for bit, name in REASONS.items() if int(own["reasons"]) & bit],
+        "reasons": [name for bit, name in REASONS.items() if reasons & bit],
     }
-    return Claim(ranks=[verdict.rank], gain_ns=gain, evidence=evidence)
+    return Claim(ranks=slow, gain_ns=verdict.gain_ns(slow), evidence=evidence)
 
 
 # The bits in nvml.h; an idle GPU (0x1) does not count as throttled.
@@ -86,6 +101,7 @@ def _matmul_share(facts: Facts, limits: Limits) -> float | None:
     return facts.mean("matmul_ns") / whole if whole and busy >= limits.busy_share else None
 
 
+_FIRST_TENSOR_CORES, _FIRST_BF16 = 7, 8  # compute capability: V100 has fp16 only, A100 also bf16 and TF32
 THROTTLED = Rule(
     id="throttled",
     says="a late rank's GPU runs at lower clocks than the others'",
@@ -102,6 +118,11 @@ RULES = (
         based_on="names of kernels",
         check=_low_tensor_core_use,
         advice=Advice("matrix products run without tensor cores: bf16, or at least TF32", ("precision=bf16",)),
+        variants={
+            "fp16": Advice("matrix products run without tensor cores, which this device has for fp16 only: autocast"),
+            "amd": Advice("matrix products run without matrix cores: bf16 or fp16", ("precision=bf16",)),
+            "other": Advice("matrix products run without the device's units for them: a lower precision"),
+        },
         remains="nothing",
     ),
     Rule(

@@ -32,7 +32,10 @@ def _first_batch(facts: Facts, limits: Limits) -> Claim | None:
     restarts = {row["rank"]: row["epoch_restart_ms"] for row in facts.loader if row["epoch_restart_ms"]}
     if not restarts:
         return None
-    gain = max(restarts.values()) * 1e6 / facts.count
+    restarted = np.zeros(len(facts.steps), bool)
+    for row in facts.loader:
+        restarted |= (facts.steps["rank"] == row["rank"]) & np.isin(facts.steps["step"], row["outlier_steps"])
+    gain = min(max(restarts.values()) * 1e6 / facts.count, facts.gain(facts.steps["data_stall_ns"] * restarted))
     if gain < limits.reported * facts.step_ns:
         return None
     evidence = {"epoch_restart_ms": {str(rank): value for rank, value in restarts.items()}, "steps": facts.count}
@@ -42,10 +45,15 @@ def _first_batch(facts: Facts, limits: Limits) -> Claim | None:
 def _copy_bound(facts: Facts, limits: Limits) -> Claim | None:
     evidence: dict[str, Any] = {}
     down, copies = facts.mean("d2h_ns"), facts.mean("h2d_ns") + facts.mean("d2h_ns")
+    inside = facts.mean("on_device_ns")
     if copies:
         evidence["pageable_share"] = round(facts.mean("pageable_ns") / copies, 4)
         evidence["to_host_share"] = round(down / copies, 4)
+    if inside:
+        evidence["on_device_share"] = round(inside / (copies + inside), 4)
     variant = None
+    if inside > copies:
+        return _removable(facts, limits, facts.steps["copy_ns"], "copy", evidence=evidence, variant="on_device")
     if down > copies / 2:
         variant = "to_host"
     elif copies and evidence["pageable_share"] < limits.pageable_share:
@@ -68,6 +76,8 @@ def _gap(short_kernels: bool) -> Callable[[Facts, Limits], Claim | None]:
         if facts.ceilings is not None and facts.ceilings.launch_us:
             evidence["ceiling_launch_us"] = facts.ceilings.launch_us
         variant = "ddp" if short_kernels and len(facts.ranks) > 1 else None
+        if facts.model is not None and facts.model.vendor == "other":
+            variant = "other"
         return _removable(facts, limits, gaps, "host_gap", evidence=evidence, variant=variant)
 
     return check
@@ -89,7 +99,9 @@ def _sync_in_loop(facts: Facts, limits: Limits) -> Claim | None:
     }
     if ddp_times_itself(places):
         return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, variant="ddp")
-    return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place=first_place(places))
+    return Claim(
+        ranks=ranks, gain_ns=gain, evidence=evidence, place=first_place(places, "window" if facts.stretch else "step")
+    )
 
 
 def _small_kernels(facts: Facts, limits: Limits) -> Claim | None:
@@ -165,6 +177,7 @@ RULES = (
         id="first_batch",
         says="the loader starts again in every epoch",
         based_on="data waits of more than ten times the median, after the first step",
+        counts_steps=True,
         check=_first_batch,
         advice=Advice(
             "the loader's workers start again in every epoch: keep them, or make epochs longer",
@@ -186,7 +199,8 @@ RULES = (
                     "CUDA graphs (under DDP some releases of PyTorch crash with them: its issue 113809)",
                 ),
                 ("compile=reduce-overhead",),
-            )
+            ),
+            "other": Advice("kernels are shorter than the time to launch them: a larger batch, or compilation"),
         },
         part="launches",
         profiler_adds="shared",
@@ -202,7 +216,8 @@ RULES = (
             ("compile=reduce-overhead",),
         ),
         variants={
-            "cpu": Advice("nothing computes while Python runs between operators: a larger batch, or compilation")
+            "cpu": Advice("nothing computes while Python runs between operators: a larger batch, or compilation"),
+            "other": Advice("the device waits for launches: a larger batch, compilation, or less Python in the loop"),
         },
         part="launches",
         profiler_adds="shared",
@@ -211,8 +226,8 @@ RULES = (
     Rule(
         id="sync_in_loop",
         says="the host waits for the device, and the device then has nothing to do",
-        based_on="idle time between the end of a synchronising call and the next kernel; the call, its operator and "
-        "range, and with `profile.with_stack=true` your function",
+        based_on="idle time between the end of a synchronising call and the next kernel, at most the time for which it "
+        "blocked; the call, its operator and range, and with `profile.with_stack=true` your function",
         check=_sync_in_loop,
         advice=Advice("the host waits for the device inside the step: take these calls out of the loop"),
         variants={
@@ -238,6 +253,10 @@ RULES = (
                 "the device waits for copies: pinned memory and asynchronous copies",
                 ("data.non_blocking=true",),
             ),
+            "on_device": Advice(
+                "the device waits for its own copies and memsets: views instead of copies (contiguous, cat, clone), "
+                "zero_grad(set_to_none=True)"
+            ),
             "to_host": Advice(
                 "the device waits for copies to the host inside the step: keep results on the device, or copy them "
                 "less often"
@@ -250,6 +269,7 @@ RULES = (
         id="small_kernels",
         says="many short kernels",
         based_on="median compute kernel and number per step",
+        counts_steps=True,
         check=_small_kernels,
         advice=Advice(
             "many short kernels: fuse them (compilation, a fused optimizer), or a larger batch",
@@ -260,6 +280,7 @@ RULES = (
         id="memory_pressure",
         says="the allocator requests memory from the driver inside steps",
         based_on="cudaMalloc, cudaFree and the like; idle time inside them",
+        counts_steps=True,
         check=_memory_pressure,
         advice=Advice(
             "the allocator requests memory from the driver inside the step: no empty_cache() in the loop, a smaller "

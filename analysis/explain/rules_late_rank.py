@@ -7,7 +7,7 @@ from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Part, Profiler, Rule
 from rankscope.analysis.job.late_rank import JobVerdict
-from rankscope.analysis.measure.stragglers import Verdict, cause_of
+from rankscope.analysis.measure.stragglers import UNEXPLAINED, Verdict, cause_of
 
 
 def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
@@ -19,24 +19,25 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
         verdict = facts.verdict
         if not verdict.per_step:
             return None
-        ranks, costliest = _costly(verdict, limits)
+        ranks = _costly(verdict, limits)
         found, shares = verdict.cause, verdict.cause_share
-        if verdict.rank == costliest:
-            ranks = [costliest]
-        elif verdict.rank is not None:  # the rank that is late most often costs less than a rank that was late once
-            own = [item.excess_ns for item in verdict.per_step if item.rank in ranks]
-            found, shares = cause_of({name: sum(excess[name] for excess in own) for name in own[0]}, limits.cause_share)
+        if ranks != verdict.ranks:  # a rank that was late once may cost more than one that is late most often
+            found, shares = _cause_over(verdict, ranks, limits)
         if (found or "mixed") != cause:
             return None
-        gain = sum(item.recoverable_ns for item in verdict.per_step if item.rank in ranks) / verdict.steps_judged
         evidence = {
             "verdict": verdict.verdict,
             "lateness_ms": estimate_ms(verdict.lateness_ns or 0),
             "cause_share": shares,
-            "steps_late": len(verdict.per_step),
+            "steps_late": verdict.steps_late,
             "steps_judged": verdict.steps_judged,
         }
-        return Claim(ranks=ranks, gain_ns=gain, evidence=evidence)
+        place = ""
+        if len(ranks) > 1:
+            one = max(verdict.gain_ns([rank]) for rank in ranks)
+            evidence["mending_one_ms"] = estimate_ms(one)
+            place = f"mending one of them alone brings at most {one * 1e-6:.2f} ms"
+        return Claim(ranks=ranks, gain_ns=verdict.gain_ns(ranks), evidence=evidence, place=place)
 
     return check
 
@@ -59,13 +60,22 @@ def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
     return Claim(ranks=[job.rank], gain_ns=job.gain_ns, evidence=evidence, place=job.part or "", step_ms=step_ms)
 
 
-def _costly(verdict: Verdict, limits: Limits) -> tuple[list[int], int]:
-    """Return the ranks whose lateness costs enough compared with the costliest rank, and the costliest rank."""
+def _costly(verdict: Verdict, limits: Limits) -> list[int]:
+    """Return the ranks to mend: those that the verdict names if they cost most, otherwise all that cost enough."""
     costs: dict[int, int] = {}
     for item in verdict.per_step:
         costs[item.rank] = costs.get(item.rank, 0) + item.recoverable_ns
+    if max(costs, key=lambda rank: costs[rank]) in verdict.ranks:
+        return verdict.ranks
     least = limits.late_share * max(costs.values())
-    return sorted(rank for rank, cost in costs.items() if cost >= least), max(costs, key=lambda rank: costs[rank])
+    return sorted(rank for rank, cost in costs.items() if cost >= least)
+
+
+def _cause_over(verdict: Verdict, ranks: list[int], limits: Limits) -> tuple[str, dict[str, float]]:
+    """Return the cause over the late steps of these ranks, and the share of each cause."""
+    own = [item for item in verdict.per_step if item.rank in ranks]
+    excess = {name: sum(item.excess_ns[name] for item in own) for name in own[0].excess_ns}
+    return cause_of(excess, limits.cause_share, sum(item.lateness_ns for item in own))
 
 
 def _late(cause: str, says: str, advice: Advice, part: Part | None = None, profiler_adds: Profiler = "no") -> Rule:
@@ -87,14 +97,14 @@ RULES = (
     _late(
         "compute",
         "a rank is late: it computes longer",
-        Advice("this rank computes longer: compare its batches' sizes, clocks, temperature and neighbours"),
+        Advice("late ranks compute longer: compare the sizes of their batches, clocks, temperatures and neighbours"),
         "compute of a rank",
     ),
     _late(
         "data",
         "a rank is late: it waits for its loader",
         Advice(
-            "this rank's loader is slower: look at its workers, its storage, its share of the CPU",
+            "the loaders of late ranks are slower: look at their workers, storage and share of the CPU",
             (f"num_workers={WORKERS}",),
         ),
         "loader",
@@ -103,7 +113,7 @@ RULES = (
         "host",
         "a rank is late: its host launches later",
         Advice(
-            "this rank launches later: look at its CPU, at synchronising calls and at garbage collection (gc.freeze)"
+            "late ranks launch later: look at their CPUs, at synchronising calls and at garbage collection (gc.freeze)"
         ),
         "launches",
         "own",
@@ -112,7 +122,7 @@ RULES = (
         "copy",
         "a rank is late: its copies take longer",
         Advice(
-            "this rank's copies take longer: look at pinning and at the path between its CPU and GPU",
+            "the copies of late ranks take longer: look at pinning and at the path between CPU and GPU",
             ("data.pin_memory=true",),
         ),
         "copies",
@@ -120,11 +130,16 @@ RULES = (
     _late(
         "earlier_comm",
         "a rank is late: collectives of another group hold it up",
-        Advice("collectives of another group hold this rank up: see which group is slow"),
+        Advice("collectives of another group hold the late ranks up: see which group is slow"),
     ),
     _late(
         "mixed",
         "a rank is late, and no cause explains most of it",
-        Advice("this rank is late for several reasons: see the shares"),
+        Advice("the late ranks have several causes: see the shares"),
+    ),
+    _late(
+        UNEXPLAINED,
+        "a rank is late, and what it does before explains less than two thirds of it",
+        Advice("the trace does not show why: record more steps, or with more activities"),
     ),
 )

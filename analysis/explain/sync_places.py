@@ -31,13 +31,13 @@ def costly_places(facts: Facts) -> list[dict[str, Any]]:
     ]
 
 
-def first_place(places: list[dict[str, Any]]) -> str:
+def first_place(places: list[dict[str, Any]], of: str = "step") -> str:
     """Return the costliest place as text: the call, how often, and its operator, range and user function."""
     if not places:
         return "the trace does not name them"
     place = places[0]
     inside = [place[name] for name in _PLACE[1:] if place[name]]
-    return f"{place['per_step']:g} per step, {place['call']}" + (f" in {', '.join(inside)}" if inside else "")
+    return f"{place['per_step']:g} per {of}, {place['call']}" + (f" in {', '.join(inside)}" if inside else "")
 
 
 def ddp_times_itself(places: list[dict[str, Any]]) -> bool:

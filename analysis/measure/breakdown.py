@@ -73,8 +73,12 @@ def communication_sets(calls: Table) -> tuple[Intervals, Intervals, Intervals]:
 
 
 def _ready_on_own_clock(calls: Table) -> Column:
-    """Return when the last rank arrived, on this rank's own clock: its start plus its wait."""
-    return np.where(calls["ready_ns"] == UNKNOWN, calls["start"], calls["start"] + calls["wait_ns"])
+    """Return when the last rank arrived, on this rank's own clock: its start plus its wait, but within the record.
+
+    So what a rank's own records say, such as its exposed communication, never depends on other ranks.
+    """
+    wait = np.where(calls["ready_ns"] == UNKNOWN, 0, calls["wait_ns"])
+    return np.asarray(np.clip(calls["start"] + wait, calls["start"], np.maximum(calls["start"], calls["end"])))
 
 
 def _touched_by_unknown(calls: Table, unknown: Column, start: Column, end: Column) -> Column:
@@ -95,7 +99,7 @@ def totals(data: RankData) -> dict[str, float | int | None]:
     every = either(data.compute, comm, data.copies)
     span = int(every[1][-1] - every[0][0]) if every.shape[1] else None
     if data.span is not None:  # a record of zero length still marks an end of the span
-        span = data.span[1] - data.span[0]
+        span = data.span[1] - data.span[0] - data.pauses
     compute, communication, busy = length(data.compute), length(comm), length(every)
     exposed = length(either(data.compute, comm)) - compute
     return {

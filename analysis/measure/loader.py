@@ -13,6 +13,7 @@ from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.read.pass_steps import PassSteps
 
 _OUTLIER = 10.0  # times the median wait
+_RARE = 0.34  # and at most this share of the steps have such a wait
 _OUTLIER_SHARE = 0.05  # and the wait exceeds the median by this share of the median step
 
 
@@ -26,6 +27,8 @@ def loader_waits(ranks: Sequence[RankData]) -> list[dict[str, Any]]:
         median = float(np.median(waits))
         step = float(np.median(data.steps["host_end"] - data.steps["host_start"]))
         outlier = (waits > _OUTLIER * median) & (waits > median + _OUTLIER_SHARE * step)
+        if outlier.mean() > _RARE:  # waits that come that often are the loader's pace, not its start
+            outlier[:] = False
         first = outlier & (np.arange(len(waits)) == 0)
         steady = waits[~outlier]
         rows.append(

@@ -40,6 +40,7 @@ class Recording(msgspec.Struct, kw_only=True):
     options: Options = Options()
     run_dir: RunDir | None = None
     pass_name: str | None = None  # the pass of `run_dir` that was analysed
+    stretch: Table | None = None  # without steps: one row per rank for the whole window, as in `step_table`
     ceilings: Ceilings | None = None  # what the recording node can do, if it was measured
 
     @property

@@ -11,6 +11,7 @@ import numpy as np
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.rank.steps import COVERED
 
 _HELD_UP = 1.5  # times the median of the later steps
 _WARM_UP = 2.0  # times the median of the later steps
@@ -29,15 +30,12 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
         if alone:
             text = f"rank {rank}: steps {_list(alone)} are not on every rank and were left out"
             notices.append(Notice(kind="unmatched_steps", rank=rank, message=text, details={"steps": alone}))
-    partial: dict[int, list[int]] = {}
-    for data in ranks:
-        for row in np.flatnonzero(~np.asarray(data.steps["complete"], bool)).tolist():
-            partial.setdefault(int(data.steps["step"][row]), []).append(data.rank)
-    for rank, step in _without_compute(ranks, steps):
-        partial.setdefault(step, []).append(rank)
+    partial = _partial(ranks, steps)
     for step in sorted(set(partial) & common):
-        text = f"step {step}: records are missing on rank {_list(partial[step])}; the step was left out"
-        notices.append(Notice(kind="partial_step", message=text, details={"steps": [step], "ranks": partial[step]}))
+        reasons = list(dict.fromkeys(partial[step].values()))
+        text = f"step {step}: {reasons[0]} on rank {_list(list(partial[step]))}; the step was left out"
+        details = {"steps": [step], "ranks": list(partial[step]), "reasons": reasons}
+        notices.append(Notice(kind="partial_step", message=text, details=details))
     kept = sorted(common - set(partial))
     late = _late_start(ranks, steps, kept)
     if late is not None:
@@ -49,6 +47,24 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
         text = f"step {_list(warm_up)}: warm-up (different collectives from later steps, and slower); left out"
         notices.append(Notice(kind="warmup_steps", level="info", message=text, details={"steps": warm_up}))
     return [step for step in kept if step not in warm_up], notices
+
+
+def _partial(ranks: Sequence[RankData], steps: Table) -> dict[int, dict[int, str]]:
+    """Return the steps that do not count, with the ranks and reasons."""
+    found: dict[int, dict[int, str]] = {}
+    for data in ranks:
+        for row in np.flatnonzero(~np.asarray(data.steps["complete"], bool)).tolist():
+            found.setdefault(int(data.steps["step"][row]), {})[data.rank] = _why_incomplete(data.steps, row)
+    for rank, step in _without_compute(ranks, steps):
+        found.setdefault(step, {})[rank] = "nothing was computed, although other ranks did,"
+    return found
+
+
+def _why_incomplete(steps: Table, row: int) -> str:
+    launches, covered = int(steps["launches"][row]), int(steps["covered"][row])
+    if covered < COVERED * launches:
+        return f"records are missing (the profiler lost {launches - covered} of {launches} kernels)"
+    return "no record of work of its own" if steps["records"][row] else "no record"
 
 
 def _without_compute(ranks: Sequence[RankData], steps: Table) -> list[tuple[int, int]]:
@@ -73,16 +89,31 @@ def only(chosen: Sequence[int], bounds: tuple[int | None, int | None]) -> tuple[
     return kept, [Notice(kind="steps_left_out", level="info", message=text, details={"steps": rest})]
 
 
-def judged(analysed: Sequence[int], steps: Table) -> list[int]:
+def with_lost_records(
+    ranks: Sequence[RankData], steps: Table, bounds: tuple[int | None, int | None] | None
+) -> list[int]:
+    """Return the steps of all ranks that are incomplete because records are lost: their collectives still count."""
+    count, found = len([data for data in ranks if len(data.steps)]), []
+    lossy = steps["covered"] < COVERED * steps["launches"]
+    for step in np.unique(steps["step"][lossy]).tolist():
+        rows = steps["step"] == step
+        if rows.sum() == count and (steps["records"][rows] > 0).all():
+            found.append(step)
+    return found if bounds is None else only(found, bounds)[0]
+
+
+def judged(analysed: list[int], steps: Table, together_ns: float) -> list[int]:
     """Return the steps in which lateness is meaningful.
 
     The first step of a window is not judged, because its first collective shows when each rank's profiler started. If
-    the window has only one step, it is judged anyway.
+    the window has only one step, it is judged if every rank began it within `together_ns`.
     """
-    first = steps["step"].min() if len(steps) else None
-    opening = {step for step in analysed if step == first or step - 1 not in set(steps["step"].tolist())}
-    rest = [step for step in analysed if step not in opening]
-    return rest or list(analysed)
+    recorded = set(steps["step"].tolist())
+    rest = [step for step in analysed if step - 1 in recorded]
+    if rest or not analysed:
+        return rest
+    begin = steps["host_start_ns"][steps["step"] == analysed[0]]
+    return analysed[:1] if begin.max() - begin.min() < together_ns else []
 
 
 def _late_start(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> int | None:

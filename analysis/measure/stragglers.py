@@ -5,51 +5,69 @@ lateness of every rank in every step, and a `Verdict`. Definitions: docs/metrics
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Literal
 
 import msgspec
 import numpy as np
 
 from rankscope.analysis.align.clock import Alignment
-from rankscope.analysis.core import group_by
 from rankscope.analysis.core.collective_kinds import SYNCHRONISING
-from rankscope.analysis.core.intervals import either, measure, union
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.measure.segments import CAUSES, Explainer
 from rankscope.analysis.rank.rank_data import RankData
 
+_EXPLAINED = 2 / 3  # share of the lateness that the excesses must explain for a cause to be named
 _ONSET = 0.8  # share of the largest lateness above which a rank counts as having fallen behind
 VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
-CAUSES = ("compute", "data", "host", "copy", "earlier_comm")
+UNEXPLAINED = "unexplained"
 
 
 class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The latest rank of one judged step, if it is late enough to count."""
+    """A rank that is late in a judged step. Several ranks may be late in one step."""
 
     step: int
     rank: int
     lateness_ns: int
     excess_ns: dict[str, int]  # by cause: this rank's time minus the median of the others
     cause: str | None = None  # by `Limits.cause_share`
+    others_ns: int = 0  # the largest lateness of the ranks that are not late in this step
 
     @property
     def recoverable_ns(self) -> int:
-        """How much shorter the step would be with a segment like the others' (ns): the sum of the excesses."""
-        return max(0, sum(self.excess_ns.values()))
+        """How much earlier the rank would be with a segment like the others' (ns), at most its lateness."""
+        return min(self.lateness_ns, max(0, sum(self.excess_ns.values())))
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict over the complete run."""
+    """The verdict over the complete run. `ranks` are late together, and `rank` is the latest of them."""
 
     verdict: VerdictName
     rank: int | None = None
+    ranks: list[int] = []
     cause: str | None = None
     cause_share: dict[str, float] = {}
     lateness_ns: int | None = None
     steps_judged: int = 0
     per_step: list[StepVerdict] = []
-    reason: str | None = None  # why undetermined
+    reason: str | None = None  # why undetermined, or why more ranks may be late
+
+    @property
+    def steps_late(self) -> int:
+        """The number of steps with a late rank."""
+        return len({item.step for item in self.per_step})
+
+    def gain_ns(self, ranks: Sequence[int]) -> float:
+        """Return what mending these ranks brings (ns per judged step): the others, late or not, then set the pace."""
+        steps: dict[int, list[StepVerdict]] = {}
+        for item in self.per_step:
+            steps.setdefault(item.step, []).append(item)
+        total = 0
+        for items in steps.values():
+            left = [item.lateness_ns - (item.recoverable_ns if item.rank in ranks else 0) for item in items]
+            total += max(item.lateness_ns for item in items) - max([*left, items[0].others_ns])
+        return max(0.0, total / max(1, self.steps_judged))
 
 
 def lateness(calls: Table) -> Table:
@@ -65,12 +83,28 @@ def lateness(calls: Table) -> Table:
     return Table({"step": step[first], "rank": rank[first], "lateness_ns": late, "row": rows})
 
 
+def open_steps(calls: Table, unpaired: Collection[str]) -> set[int]:
+    """Return the steps in which a collective has no partner: who is late in them is not known of every rank.
+
+    Groups that could not be paired at all do not count: their ranks may be judged by their other groups.
+    """
+    sync = calls.where("kind", lambda word: word in SYNCHRONISING) & (calls["group_size"] != 1)
+    lost = sync & (calls["lateness_ns"] == UNKNOWN) & ~calls.where("group_id", lambda word: word in unpaired)
+    return set(calls["step"][lost].tolist())
+
+
+def least_lateness(step_ns: float, alignment: Alignment, limits: Limits) -> float:
+    """Return the lateness (ns) from which a rank counts as late in a step."""
+    return max(1, limits.straggler_share * step_ns, limits.straggler_errors * (alignment.bound_ns or 0) + 1)
+
+
 def judge(
     late: Table,
     calls: Table,
     ranks: Sequence[RankData],
     alignment: Alignment,
     judged: Sequence[int],
+    steps: Table,
     step_ns: float,
     limits: Limits,
 ) -> Verdict:
@@ -78,19 +112,40 @@ def judge(
     found = [step for step in judged if (late["step"] == step).any()]
     if not found:
         return Verdict(verdict="undetermined", reason="no judged step has matched collectives of several ranks")
-    bound = alignment.bound_ns or 0
-    explain = _Explainer(calls, ranks)
-    per_step = []
+    least = least_lateness(step_ns, alignment, limits)
+    lossy = set(steps["step"][~np.asarray(steps["complete"], bool)].tolist())
+    explain = Explainer(calls, ranks, lossy)
+    per_step: list[StepVerdict] = []
     for step in found:
         rows = np.flatnonzero(late["step"] == step)
-        worst = rows[np.argmax(late["lateness_ns"][rows])]
-        amount = int(late["lateness_ns"][worst])
-        if amount > 0 and amount >= limits.straggler_share * step_ns and amount > limits.straggler_errors * bound:
-            rank, row = int(late["rank"][worst]), _onset(calls, int(late["row"][worst]))
-            excess = explain(row)
-            cause, _ = cause_of(excess, limits.cause_share)
-            per_step.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause))
+        per_step += _late_in_step(late.take(rows), calls, explain, steps, least, limits)
     return _over_run(per_step, len(found), limits)
+
+
+def _late_in_step(
+    late: Table, calls: Table, explain: "Explainer", steps: Table, least: float, limits: Limits
+) -> list[StepVerdict]:
+    """Return the ranks that are late in one step, the latest first.
+
+    Beside the latest rank, others count from `late_share` of its lateness on. A rank that only waited for a late rank
+    in another of its groups is held up, and not late itself.
+    """
+    late = late.take(np.argsort(-late["lateness_ns"], kind="stable"))
+    amounts = late["lateness_ns"]
+    counts = amounts >= max(least, limits.late_share * int(amounts[0]))
+    late_ranks = set(late["rank"][counts].tolist())
+    found = []
+    for row in np.flatnonzero(counts).tolist():
+        at, amount = int(late["row"][row]), int(amounts[row])
+        if row and explain.held_up(at, late_ranks, steps, least):
+            continue
+        onset = _onset(calls, at)
+        excess = explain(onset)
+        cause, _ = cause_of(excess, limits.cause_share, int(calls["lateness_ns"][onset]))
+        step, rank = int(late["step"][row]), int(late["rank"][row])
+        found.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause))
+    rest = int(amounts[~counts].max(initial=0))
+    return [msgspec.structs.replace(item, others_ns=rest) for item in found]
 
 
 def _onset(calls: Table, row: int) -> int:
@@ -107,21 +162,28 @@ def _onset(calls: Table, row: int) -> int:
 def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdict:
     if not per_step:
         return Verdict(verdict="none", steps_judged=judged)
-    rank, times = Counter(item.rank for item in per_step).most_common(1)[0]
+    steps: dict[int, set[int]] = {}
+    amount: Counter[int] = Counter()
+    for item in per_step:
+        steps.setdefault(item.rank, set()).add(item.step)
+        amount[item.rank] += item.lateness_ns
+    rank = max(steps, key=lambda number: (len(steps[number]), amount[number], -number))
+    named = [number for number, own in steps.items() if len(own & steps[rank]) * 2 > len(steps[rank])]
     verdict: VerdictName
-    if times * 2 > judged:
+    if len(steps[rank]) * 2 > judged:
         verdict = "persistent"
-    elif len(per_step) * 2 > judged:
-        verdict = "rotating"
+        named = [number for number in steps if len(steps[number]) * 2 > judged]
+    elif len({item.step for item in per_step}) * 2 > judged:
+        verdict, named = "rotating", []
     else:
         verdict = "intermittent"
-    named = None if verdict == "rotating" else rank
-    counted = [item for item in per_step if named in (None, item.rank)]
+    counted = [item for item in per_step if not named or item.rank in named]
     excess = {cause: sum(item.excess_ns[cause] for item in counted) for cause in CAUSES}
-    cause, shares = cause_of(excess, limits.cause_share)
+    cause, shares = cause_of(excess, limits.cause_share, sum(item.lateness_ns for item in counted))
     return Verdict(
         verdict=verdict,
-        rank=named,
+        rank=rank if named else None,
+        ranks=sorted(named),
         cause=cause,
         cause_share=shares,
         lateness_ns=int(np.median([item.lateness_ns for item in counted])),
@@ -130,81 +192,14 @@ def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdi
     )
 
 
-def cause_of(excess_ns: dict[str, int], needed: float) -> tuple[str | None, dict[str, float]]:
-    """Return the cause that covers at least `needed` of the excess (otherwise `mixed`), and the share of each cause."""
+def cause_of(excess_ns: dict[str, int], needed: float, lateness_ns: int) -> tuple[str, dict[str, float]]:
+    """Return the cause that covers at least `needed` of the excess (otherwise `mixed`), and the share of each cause.
+
+    If all excesses together explain less than two thirds of the lateness, it is `unexplained`.
+    """
     total = sum(excess_ns.values())
-    if total <= 0:
-        return None, {}
+    if total <= 0 or total < _EXPLAINED * lateness_ns:
+        return UNEXPLAINED, {}
     shares = {cause: round(amount / total, 4) for cause, amount in excess_ns.items()}
     largest = max(excess_ns, key=lambda cause: excess_ns[cause])
     return (largest if excess_ns[largest] >= needed * total else "mixed"), shares
-
-
-class _Explainer:
-    """Breaks the segment before a late collective down into causes, on every rank that takes part in it."""
-
-    def __init__(self, calls: Table, ranks: Sequence[RankData]) -> None:
-        self._calls = calls
-        self._ranks = {data.rank: data for data in ranks}
-        sync = calls.where("kind", lambda word: word in SYNCHRONISING)
-        self._usable = sync & (calls["ready_ns"] != UNKNOWN) & (calls["group_size"] != 1)
-        self._of_rank = group_by.positions(calls["rank"])
-        self._layers: dict[int, list[Column]] = {}
-
-    def _of_call(self, call: int) -> Column:
-        """Return the rows of a call (the table is sorted by call)."""
-        low, high = np.searchsorted(self._calls["call"], [call, call + 1])
-        return np.arange(low, high)
-
-    def __call__(self, row: int) -> dict[str, int]:
-        """Return by cause how much longer this rank's segment is than the median of the others'."""
-        calls = self._calls
-        rows = self._of_call(int(calls["call"][row]))
-        previous = self._previous(row, calls["rank"][rows])
-        ends: dict[int, int] = {}
-        if previous is not None:
-            before = self._of_call(previous)
-            ends = dict(zip(calls["rank"][before].tolist(), calls["end"][before].tolist(), strict=True))
-        parts = {int(calls["rank"][other]): self._segment(int(other), ends) for other in rows}
-        own = parts.pop(int(calls["rank"][row]))
-        return {
-            cause: int(own[index] - np.median([part[index] for part in parts.values()]))
-            for index, cause in enumerate(CAUSES)
-        }
-
-    def _previous(self, row: int, members: Column) -> int | None:
-        """Return the last synchronising collective of all members that ended before this one began; None if none."""
-        calls = self._calls
-        mine = self._of_rank[int(calls["rank"][row])]
-        mine = mine[self._usable[mine]]
-        mine = mine[calls["end"][mine] <= calls["start"][row]]
-        for candidate in mine[np.argsort(-calls["end"][mine])].tolist():
-            call = calls["call"][candidate]
-            if np.isin(members, calls["rank"][self._of_call(int(call))]).all():
-                return int(call)
-        return None
-
-    def _segment(self, row: int, ends: dict[int, int]) -> list[int]:
-        """Return the lengths (ns) of compute, data stall, host gap, copy and earlier communication before a row."""
-        calls, rank = self._calls, int(self._calls["rank"][row])
-        data = self._ranks[rank]
-        end = calls["start"][row : row + 1]
-        if ends:  # the segment begins where the previous collective ended
-            start = np.array([ends[rank]])
-        else:
-            start = data.steps["start"][data.steps["step"] == calls["step"][row]]
-        start = np.minimum(start, end)
-        compute, comm, copy, stall = (int(measure(layer, start, end)[0]) for layer in self._layers_of(rank))
-        host = int(end[0] - start[0]) - stall
-        return [compute, stall - copy, host, copy - comm, comm - compute]
-
-    def _layers_of(self, rank: int) -> list[Column]:
-        """Return the cumulative unions: compute, with communication, with copies, with data waits."""
-        if rank not in self._layers:
-            data, calls = self._ranks[rank], self._calls
-            mine = self._of_rank[rank]
-            layers = [data.compute]
-            for layer in (union(calls["start"][mine], calls["end"][mine]), data.copies, data.data_wait):
-                layers.append(either(layers[-1], layer))
-            self._layers[rank] = layers
-        return self._layers[rank]

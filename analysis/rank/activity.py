@@ -8,42 +8,39 @@ import re
 
 import numpy as np
 
-from rankscope.analysis.core.intervals import Intervals, either, length, measure, minus, union
+from rankscope.analysis.core.intervals import Intervals, both, length, measure, minus, union
+from rankscope.analysis.core.kernel_families import family, is_matmul, tensor_cores, uses_tensor_cores
 from rankscope.analysis.core.record_kinds import COMPUTE, COPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.steps import step_at
 from rankscope.analysis.read.rank_trace import Where, end_of
 
 ACTIVITY = (
-    "step", "kernels", "kernel_ns", "kernel_p50_ns", "launch_p50_ns", "matmul_ns", "tensor_ns", "h2d_ns", "d2h_ns",
-    "pageable_ns", "mallocs", "malloc_idle_ns", "syncs", "sync_idle_ns",
+    "step", "kernels", "kernel_ns", "kernel_p50_ns", "launch_p50_ns", "matmul_ns", "tensor_ns", "tensor_unknown_ns",
+    "unknown_ns", "h2d_ns", "d2h_ns", "on_device_ns", "pageable_ns", "mallocs", "malloc_idle_ns", "syncs",
+    "sync_idle_ns",
 )  # fmt: skip
 SYNCS = ("step", "call", "operator", "range", "function", "count", "wait_ns", "idle_ns")
+_NO_LIMIT = np.iinfo(np.int64).max
 _PLACE = ("call", "operator", "range", "function")
 
 _SYNC_CALL = re.compile(r"cu(?:da)?(?:Stream|Device|Event|Ctx)Synchronize|^(?:hip)\w*Synchronize")
 _MALLOC_CALL = re.compile(r"^(?:cuda|hip)(?:Malloc|Free)(?:Async|FromPoolAsync)?$|^cuMem(?:Alloc|Free|Create|Release)")
-_MATMUL = re.compile(
-    r"gemm|gemv|xmma|cutlass|nvjet|conv\d?d|_fprop|dgrad|wgrad|implicit_|winograd|flash|fmha|attention", re.I
-)
-_TENSOR = re.compile(
-    r"tensorop|tensor\d|s16816|s1688|s884|i16832|h?gmma|wgmma|hmma|imma|nvjet|tf32|flash_(?:fwd|bwd)|"
-    r"(?:fmha|attention).*(?:f16|bf16|half|sm90)|(?:gemm|xmma|conv|cudnn|dgrad|wgrad|fprop).*(?:bf16|f16f16|fp16)",
-    re.I,
-)
-_NO_TENSOR = re.compile(r"simt|sgemm|gemv|ffma|_scalar_")
 _PAGEABLE = re.compile(r"pageable", re.I)
-_HTOD = re.compile(r"HtoD|Host.to.Device|-> Device", re.I)
+_HTOD = re.compile(r"HtoD|Host.to.Device|(?:Host|Pinned|Pageable) -> Device", re.I)
 _DTOH = re.compile(r"DtoH|Device.to.Host|Device -> (?:Host|Pinned|Pageable)", re.I)
+_ON_DEVICE = re.compile(r"DtoD|Device.to.Device|Device -> Device|Memset", re.I)
+_OF_COPIES = ("h2d_ns", "d2h_ns", "on_device_ns", "pageable_ns")
 _WINDOW_MARK = re.compile(r"ProfilerStep#|iteration", re.I)
 
 
 def activity(
-    steps: Table, kernels: Table, launches: Table, host: Table, where: Where | None = None
+    steps: Table, kernels: Table, launches: Table, host: Table, waits: Intervals, where: Where | None = None
 ) -> tuple[Table, Table]:
     """Return both tables. A rank without device records has rows of zeros and no synchronisations.
 
-    `where` finds the Python function around a call, if stacks were recorded.
+    Idle time during `waits` for the data loader is the loader's, and that inside allocations is theirs: no idle time
+    counts under two names. `where` finds the Python function around a call, if stacks were recorded.
     """
     count = len(steps)
     sums = {name: np.zeros(count, np.int64) for name in ACTIVITY if name != "step"}
@@ -55,23 +52,15 @@ def activity(
     device["launch_p50_ns"] = _launch_intervals(steps, kernels)
     mallocs = _calls(launches, steps, _MALLOC_CALL)
     spans = union(mallocs["start"], end_of_calls(mallocs))
-    waited = minus(idle, minus(idle, spans))
+    idle = minus(idle, waits)
+    waited = both(idle, spans)
+    idle = minus(idle, spans)
     device["mallocs"] = _count(mallocs["step"], steps)
     device["malloc_idle_ns"] = measure(waited, steps["start"], steps["end"])
     syncs = _syncs(steps, kernels, launches, host, idle, where)
     device["syncs"] = _sum(syncs["step"], syncs["count"], steps)
     device["sync_idle_ns"] = _sum(syncs["step"], syncs["idle_ns"], steps)
     return Table({"step": steps["step"], **{name: device[name] for name in ACTIVITY if name != "step"}}), syncs
-
-
-def is_matmul(kernel: str) -> bool:
-    """Return whether a kernel's name is that of a matrix product, a convolution or attention."""
-    return _MATMUL.search(kernel) is not None
-
-
-def uses_tensor_cores(kernel: str) -> bool:
-    """Return whether a kernel's name is that of a matrix product that runs on tensor cores."""
-    return is_matmul(kernel) and _TENSOR.search(kernel) is not None and _NO_TENSOR.search(kernel) is None
 
 
 def end_of_calls(calls: Table) -> Column:
@@ -90,13 +79,16 @@ def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
     marks = {
         "matmul_ns": np.array([is_matmul(word) for word in names] + [False]),
         "tensor_ns": np.array([uses_tensor_cores(word) for word in names] + [False]),
+        "tensor_unknown_ns": np.array([is_matmul(word) and tensor_cores(word) is None for word in names] + [False]),
+        "unknown_ns": np.array([family(word) is None for word in names] + [False]),
+        "on_device_ns": np.array([_ON_DEVICE.search(word) is not None for word in names] + [False]),
         "h2d_ns": np.array([_HTOD.search(word) is not None for word in names] + [False]),
         "d2h_ns": np.array([_DTOH.search(word) is not None for word in names] + [False]),
         "pageable_ns": np.array([_PAGEABLE.search(word) is not None for word in names] + [False]),
     }
     took = kernels["end"] - kernels["start"]
     compute, copy = kernels["role"] == COMPUTE, kernels["role"] == COPY
-    own = {"matmul_ns": compute, "tensor_ns": compute, "h2d_ns": copy, "d2h_ns": copy, "pageable_ns": copy}
+    own = {name: copy if name in _OF_COPIES else compute for name in marks}
     found = {name: _sum(kernels["step"], took * (marks[name][kernels["name"]] & own[name]), steps) for name in marks}
     found["kernels"] = _count(kernels["step"][compute], steps)
     found["kernel_ns"] = _sum(kernels["step"], took * compute, steps)
@@ -124,16 +116,21 @@ def _launch_intervals(steps: Table, kernels: Table) -> Column:
 def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Intervals, where: Where | None) -> Table:
     """Return what made the host wait, and how long the device was then idle until the next launch took effect.
 
-    A wait costs the step nothing if the step launches nothing after it: the window of a profiler ends like this.
+    Without the wait the host would have launched earlier by at most the time for which the call blocked. So of the idle
+    time only that much counts, and only up to the next such call. A wait costs the step nothing if the step launches
+    nothing after it: the window of a profiler ends like this.
     """
     calls = _calls(launches, steps, _SYNC_CALL)
+    calls = calls.take(np.argsort(calls["start"], kind="stable"))
     begins = np.sort(kernels["start"])
     ends = end_of_calls(calls)
     at = np.searchsorted(begins, ends)
     following = at < len(begins)
     until = begins[np.minimum(at, len(begins) - 1)]
     until = np.where(following, until, ends)
-    idled = np.array([length(either(_clipped(idle, a, b))) for a, b in zip(ends, until, strict=True)], np.int64)
+    until = np.minimum(until, np.append(np.maximum(calls["start"][1:], ends[:-1]), _NO_LIMIT))
+    idled = np.array([length(_clipped(idle, a, b)) for a, b in zip(ends, until, strict=True)], np.int64)
+    idled = np.minimum(idled, ends - calls["start"])
     operators, ranges = _places(calls, host)
     functions = [None] * len(calls) if where is None else where(calls)
     kept = following

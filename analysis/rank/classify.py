@@ -9,6 +9,7 @@ import numpy as np
 from rankscope.analysis.core.collective_kinds import (
     UNKNOWN_KIND,
     collective_kind,
+    has_shapes,
     is_communication,
     launches_collective,
 )
@@ -32,11 +33,20 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
     for name in COLLECTIVE_COLUMNS:
         columns[name][bare[found]] = _recode(table, host, name)[described[found]]
     columns["described"][bare[found]] = 1
+    _fill_sizes(columns, table, bare[~found], host)
     named = host.where("name", launches_collective)
     annotation = _launching_record(table, bare, host, named)
     hint = np.full(len(table), -1, np.int32)
     hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
     return Table({**table.columns, **columns, "hint": hint}, {**table.words, "hint": host.words["name"]})
+
+
+def _fill_sizes(columns: dict[str, Column], table: Table, bare: Column, host: Table) -> None:
+    """Give communication kernels without metadata the element count and type of the record around their launch."""
+    sized = host.where("name", has_shapes) & (host["in_nelems"] != UNKNOWN)
+    around = _launching_record(table, bare, host, sized)
+    for name in ("in_nelems", "dtype"):
+        columns[name][bare[around >= 0]] = _recode(table, host, name)[around[around >= 0]]
 
 
 def _recode(table: Table, host: Table, name: str) -> Column:

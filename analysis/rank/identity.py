@@ -11,6 +11,7 @@ import msgspec
 from rankscope.analysis.core.notices import AnalysisError, Level, Notice
 from rankscope.analysis.rank import workers as ranks
 from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.rank.windows import are_windows_of
 from rankscope.analysis.rank.workers import Outcome
 from rankscope.analysis.read import sources
 from rankscope.analysis.read.rank_trace import rank_number
@@ -22,6 +23,7 @@ def identify(outcomes: list[Outcome]) -> tuple[list[RankData], list[Notice]]:
     """Give every rank its number and join the cycles of one rank. Two files that claim one rank are an error."""
     notices: list[Notice] = []
     by_rank: defaultdict[int, list[Outcome]] = defaultdict(list)
+    outcomes, notices = _windows_of_one_process(outcomes)
     for outcome in outcomes:
         rank, notice = _rank_of(outcome, alone=len(outcomes) == 1)
         if notice is not None:
@@ -32,7 +34,9 @@ def identify(outcomes: list[Outcome]) -> tuple[list[RankData], list[Notice]]:
         outcome = by_rank[rank][0] if len(by_rank[rank]) == 1 else _joined(by_rank[rank])
         if outcome.data is None:
             files = [source.label for source in outcome.job.sources]
-            text = f"{' and '.join(files)}: both say rank {rank}; keep the file that belongs to this run"
+            more = f" and {len(files) - 2} more" if len(files) > 2 else ""
+            text = f"{' and '.join(files[:2])}{more}: all say rank {rank}; keep the file that belongs to this run"
+            text = text if more else text.replace("all say", "both say")
             duplicate = Notice(kind="duplicate_rank", level="error", rank=rank, message=text, details={"files": files})
             world = max([item.data.world_size or 0 for item in outcomes if item.data is not None], default=0)
             gone = sorted(set(range(world)) - set(by_rank))
@@ -42,12 +46,29 @@ def identify(outcomes: list[Outcome]) -> tuple[list[RankData], list[Notice]]:
     return identified, notices
 
 
+def _windows_of_one_process(outcomes: list[Outcome]) -> tuple[list[Outcome], list[Notice]]:
+    """Join files that state no rank and are windows of one process, whatever they are called."""
+    unnamed = [
+        outcome
+        for outcome in outcomes
+        if outcome.data is not None and outcome.data.rank == ranks.NO_RANK and outcome.job.sources[0].rank is None
+    ]
+    if len(unnamed) < 2 or not are_windows_of([outcome.data for outcome in unnamed if outcome.data is not None]):
+        return outcomes, []
+    joined = _joined(unnamed)
+    if joined.data is None:
+        return outcomes, []
+    text = f"{len(unnamed)} files of one process, at different times: taken as windows of one rank"
+    notice = Notice(kind="windows_joined", level="info", file=unnamed[0].job.sources[0].label, message=text)
+    return [joined, *(one for one in outcomes if all(one is not other for other in unnamed))], [notice]
+
+
 def _joined(outcomes: list[Outcome]) -> Outcome:
     """Read the files of one rank together, as the profiler cycles of one recording, if that is what they are."""
     files = tuple(source for outcome in outcomes for source in outcome.job.sources)
     job = msgspec.structs.replace(outcomes[0].job, sources=files)
-    steps = [outcome.data.steps for outcome in outcomes if outcome.data is not None]
-    if len(steps) < len(outcomes) or not ranks.are_cycles(steps):
+    read = [outcome.data for outcome in outcomes if outcome.data is not None]
+    if len(read) < len(outcomes) or not are_windows_of(read):
         return Outcome(job=job, conflicting=True)
     return ranks.prepare_rank(job)
 

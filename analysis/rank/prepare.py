@@ -1,6 +1,7 @@
 """Turns a rank's tables into `RankData`: rejects impossible records, classifies, assigns to steps, merges intervals."""
 
 import re
+from itertools import pairwise
 
 import numpy as np
 
@@ -11,26 +12,33 @@ from rankscope.analysis.core.collective_kinds import (
     is_of_collective,
     payload_bytes,
 )
-from rankscope.analysis.core.intervals import union
+from rankscope.analysis.core.intervals import length, union
 from rankscope.analysis.core.notices import Level, Notice
-from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
+from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import sm_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.activity import activity
-from rankscope.analysis.rank.classify import classify, with_cpu_metadata
-from rankscope.analysis.rank.rank_data import COMM_COLUMNS, NO_STEP, RankData
-from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, step_at, step_of_device_work
-from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of, launch_of
+from rankscope.analysis.rank.device_model import model_of
+from rankscope.analysis.rank.device_work import (
+    MAX_DURATION,
+    Note,
+    covered_launches,
+    device_tables,
+    of_role,
+    other_devices,
+)
+from rankscope.analysis.rank.rank_data import COMM_COLUMNS, NO_STEP, DeviceWork, RankData
+from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, numbers_repeat, step_at, whole_window
+from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of
 from rankscope.conf.contract import DATA_WAIT
 
-MAX_DURATION = 7 * 86400 * 10**9  # ns
-CLOCK_NOISE = 1_000_000  # ns by which a kernel may seem to start before its own launch
 _DATA_WAIT = re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#")
 _NOT_COMPUTE = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)")
 
 _NO_STEPS = {
-    "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step",
-    "nsys": "no NVTX range of a step: numbers of the whole window only; name yours with --nsys-steps",
+    "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step, or name an "
+    "annotation with --steps-from",
+    "nsys": "no NVTX range of a step: numbers of the whole window only; name yours with --steps-from",
 }
 
 
@@ -51,22 +59,30 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
     steps = host_steps(trace.host)
     if not len(steps):
         note("no_steps", _NO_STEPS[trace.source])
+    elif numbers_repeat(trace.host):
+        first, last = int(steps["step"][0]), int(steps["step"][-1])
+        note("steps_repeat", f"the numbers of its steps begin again: counted on, as {first} to {last}", "info")
     main = steps["thread"][0] if len(steps) else None
     launches = trace.launches.with_columns(end=end_of(trace.launches))
     mode = "device" if len(trace.device) else "cpu"
+    waits = _data_waits(trace.host, steps, main)
+    others: list[DeviceWork] = []
     if mode == "device":
-        kernels = _device_work(trace, launches, steps, note)
+        tables = device_tables(trace, launches, steps, note)
+        covered = covered_launches(steps, tables, launches, note)
+        _note_gloo(trace.host, note)
+        kernels, others = tables[0], other_devices(tables[1:], steps, covered, waits)
     else:
         kernels = _host_work(trace, steps, note)
-    waits = _data_waits(trace.host, steps, main)
+        covered = (np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64))
     left_over = int((kernels["step"] == NO_STEP).sum()) if len(steps) else 0
-    work = [
-        union(kernels["start"][kernels["role"] == role], kernels["end"][kernels["role"] == role]) for role in _ROLES
-    ]
-    windows = device_windows(steps, kernels, launches, waits, mode)
+    windows = device_windows(steps, kernels, covered, waits, mode)
     windows = windows.with_columns(sm_busy=sm_time(kernels, windows["start"], windows["end"]))
+    stretch = None if len(steps) or not len(kernels) else _stretch(kernels, waits, launches, trace.windows)
     on_gpu = launches if mode == "device" else launches.take(np.zeros(len(launches), bool))
-    done, syncs = activity(windows, kernels, on_gpu, trace.host, where)
+    counted = kernels if stretch is None else kernels.with_columns(step=_window_of(kernels["start"], trace.windows))
+    waited = union(waits["start"], waits["end"])
+    done, syncs = activity(windows if stretch is None else stretch, counted, on_gpu, trace.host, waited, where)
     return RankData(
         rank=rank,
         files=trace.files,
@@ -82,9 +98,9 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         steps=windows,
         comms=_comms(kernels),
         kernels=kernels,
-        compute=work[0],
-        copies=work[1],
-        data_wait=union(waits["start"], waits["end"]),
+        compute=of_role(kernels, COMPUTE),
+        copies=of_role(kernels, COPY),
+        data_wait=waited,
         activity=done,
         syncs=syncs,
         launches=launches,
@@ -92,103 +108,45 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         span=(int(kernels["start"].min()), int(kernels["end"].max())) if len(kernels) else None,
         left_over=left_over,
         notices=notices,
+        device=int(kernels["device"][0]) if mode == "device" and len(kernels) else None,
+        others=others,
+        stretch=stretch,
+        model=model_of(trace, int(kernels["device"][0]) if mode == "device" and len(kernels) else None),
+        pauses=sum(max(0, start - end) for (_, end), (start, _) in pairwise(trace.windows)),
     )
 
 
-_ROLES = (COMPUTE, COPY)
+def _window_of(times: Column, windows: list[tuple[int, int]]) -> Column:
+    """Return which of several windows each time is in: the last one that began before it."""
+    starts = np.array([start for start, _ in windows[1:]], np.int64)
+    return np.searchsorted(starts, times, "right")
 
 
-# --- GPU records ---------------------------------------------------------------------------------------------
-
-
-def _device_work(trace: RankTrace, launches: Table, steps: Table, note: object) -> Table:
-    assert callable(note)
-    table = _one_device(trace.device, note)
-    launch = launch_of(table["correlation"], launches)
-    table = table.with_columns(
-        end=end_of(table),
-        launch_start=np.where(launch >= 0, launches["start"][launch] if len(launches) else UNKNOWN, UNKNOWN),
-        launch_name=launches["name"][launch] if len(launches) else np.full(len(table), -1, np.int32),
-        launch_thread=launches["thread"][launch] if len(launches) else np.full(len(table), -1, np.int32),
-        described=(table["collective"] >= 0).astype(np.int64),
-    )
-    table = Table(table.columns, {**table.words, "launch_name": launches.words["name"]})
-    table = _possible(table, note).sort("start")
-    table = with_cpu_metadata(table, trace.host)
-    kind, words, role = classify(table)
-    table = Table({**table.columns, "kind": kind, "role": role}, {**table.words, "kind": words})
-    return table.with_columns(step=step_of_device_work(table, steps))
-
-
-def _one_device(table: Table, note: object) -> Table:
-    """Keep only the device with the most records: shares over several devices in one process have no meaning."""
-    assert callable(note)
-    devices, counts = np.unique(table["device"], return_counts=True)
-    if len(devices) < 2:
-        return table
-    kept = devices[np.argmax(counts)]
-    note(
-        "several_devices",
-        f"work on devices {', '.join(map(str, devices))}; only device {kept} is measured: one process per device",
-        device=int(kept),
-    )
-    return table.take(table["device"] == kept)
-
-
-def _possible(table: Table, note: object) -> Table:
-    """Drop and report records that cannot be true; shorten kernels that contain a later one of their stream."""
-    assert callable(note)
-    duration, launch = table["duration"], table["launch_start"]
-    reasons = {
-        "no_start": table["start"] == UNKNOWN,
-        "no_duration": duration == UNKNOWN,
-        "negative_duration": (duration < 0) & (duration != UNKNOWN),
-        "too_long": duration > MAX_DURATION,
-        "precedes_launch": (launch != UNKNOWN) & (table["start"] < launch - CLOCK_NOISE),
-    }
-    bad = np.logical_or.reduce(list(reasons.values()))
-    if bad.any():
-        counts = {reason: int(mask.sum()) for reason, mask in reasons.items() if mask.any()}
-        words = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in counts.items())
-        note("impossible_record", f"{int(bad.sum())} records left out: {words}", count=int(bad.sum()), reasons=counts)
-    early = (launch != UNKNOWN) & (table["start"] < launch) & ~bad
-    if early.any():
-        worst = int((launch - table["start"])[early].max())
-        note(
-            "start_before_launch",
-            f"{int(early.sum())} kernels seem to start up to {worst / 1000:.1f} us before their launch; kept",
-            "info",
-            count=int(early.sum()),
+def _stretch(kernels: Table, waits: Table, launches: Table, windows: list[tuple[int, int]]) -> Table:
+    """Return each window of a trace without steps as one stretch."""
+    known = launches.take(launches["start"] != UNKNOWN)
+    rows = []
+    of_kernel, of_call, of_wait = (_window_of(table["start"], windows) for table in (kernels, known, waits))
+    for number in np.unique(of_kernel).tolist():
+        work, calls, waited = (
+            kernels.take(of_kernel == number),
+            known.take(of_call == number),
+            waits.take(of_wait == number),
         )
-    return _clip_swallowed(table.take(~bad), note)
+        times = np.concatenate([calls["start"], calls["end"], waited["start"], waited["end"], work["start"][:1]])
+        row = whole_window(number, work, (int(times.min()), int(times.max())))
+        rows.append(row.with_columns(data_wait=np.array([int((waited["end"] - waited["start"]).sum())])))
+    table = Table.concat(rows)
+    return table.with_columns(sm_busy=sm_time(kernels, table["start"], table["end"]))
 
 
-def _clip_swallowed(table: Table, note: object) -> Table:
-    """End a kernel where a later one of its stream begins, if that one is not empty and would lie completely inside.
-
-    Kernels of one graph launch run side by side under the same stream number, so they are left unchanged.
-    """
-    assert callable(note)
-    if not len(table):
-        return table
-    is_graph = table.where("launch_name", lambda word: "graph" in word.lower())
-    kernel = (table["activity"] == KERNEL) & (table["duration"] > 0) & ~is_graph
-    rows = np.flatnonzero(kernel)
-    rows = rows[np.lexsort([-table["end"][rows], table["start"][rows], table["stream"][rows]])]
-    start, end, stream = table["start"][rows], table["end"][rows].copy(), table["stream"][rows]
-    swallowed = (stream[:-1] == stream[1:]) & (start[1:] > start[:-1]) & (end[1:] <= end[:-1])
-    if not swallowed.any():
-        return table
-    end[:-1][swallowed] = start[1:][swallowed]
-    clipped = table["end"].copy()
-    clipped[rows] = end
-    count = int(swallowed.sum())
-    note(
-        "overlong_record",
-        f"{count} kernels contain a later kernel of their stream: ended where it begins",
-        count=count,
-    )
-    return table.with_columns(end=clipped, duration=clipped - table["start"])
+def _note_gloo(host: Table, note: Note) -> None:
+    """Report collectives that ran on the CPU of a rank with a device: they are in no number of the device."""
+    rows = host.take(host.where("name", is_host_collective) & (host["duration"] > 0))
+    if len(rows):
+        took = length(union(rows["start"], end_of(rows))) * 1e-6
+        text = f"{len(rows)} collectives ran on the CPU ({took:.2f} ms), beside the device: not in communication"
+        note("cpu_collectives_beside_device", text, count=len(rows), ms=round(took, 6))
 
 
 # --- CPU records ---------------------------------------------------------------------------------------------

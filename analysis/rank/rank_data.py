@@ -4,6 +4,8 @@
 records, the steps. The kernels are kept for those who ask for tables.
 """
 
+from typing import Literal
+
 import msgspec
 
 from rankscope.analysis.core.intervals import Intervals
@@ -17,6 +19,26 @@ COMM_COLUMNS = (
     "seq", "in_nelems", "out_nelems", "dtype", "bytes", "described",
 )  # fmt: skip
 NO_STEP = -1  # launched outside every step: left over from before the window, or launched after it
+
+
+class DeviceWork(msgspec.Struct, kw_only=True):
+    """What a process did on one more device than the one that stands for its rank."""
+
+    device: int
+    steps: Table  # as those of the rank, with the windows of this device
+    compute: Intervals
+    comm: Intervals
+    copies: Intervals
+    span: tuple[int, int]
+    records: int
+
+
+class DeviceModel(msgspec.Struct, frozen=True, kw_only=True):
+    """The kind of a device, for advice that it can follow."""
+
+    vendor: Literal["nvidia", "amd", "other"]
+    name: str | None = None
+    compute_major: int | None = None  # of NVIDIA's compute capability
 
 
 class RankData(msgspec.Struct, kw_only=True):
@@ -46,3 +68,8 @@ class RankData(msgspec.Struct, kw_only=True):
     span: tuple[int, int] | None  # first start and last end of the device records (without a GPU: of `kernels`)
     left_over: int  # device records launched before the window
     notices: list[Notice]
+    device: int | None = None  # the device of all tables above; None on a CPU
+    others: list[DeviceWork] = []  # the other devices of the process
+    stretch: Table | None = None  # without steps: a row per window, in the form of `steps`; None: there are steps
+    model: DeviceModel | None = None  # what kind of device it is, if the trace says so
+    pauses: int = 0  # ns between several windows of the process

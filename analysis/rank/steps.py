@@ -4,18 +4,21 @@ import re
 
 import numpy as np
 
-from rankscope.analysis.core.record_kinds import is_launch
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
 
 STEP = re.compile(r"ProfilerStep\s*#(\d+)$")
-COVERED = 0.98  # share of a step's launches that must have left a record; with fewer, the step is partial
+COVERED = 0.98  # share of a step's launches that must not be lost; with fewer, the step is partial
 LINKED = 0.5  # share of records with a launch above which a record without one is an exception
 
 
 def host_steps(host: Table) -> Table:
-    """Return the steps in order of time: step, host_start, host_end, thread. Each number occurs once."""
+    """Return the steps in order of time: step, host_start, host_end, thread. Each number occurs once.
+
+    A mark inside another one is the same step, marked twice. Numbers that begin again (a profiler for each epoch) are
+    counted on, with a gap of one, because the steps between were not recorded.
+    """
     numbers = [STEP.match(word) for word in host.words["name"]]
     lookup = np.array([int(match[1]) if match else NO_STEP for match in numbers] + [NO_STEP])
     of_row = lookup[host["name"]]
@@ -23,10 +26,39 @@ def host_steps(host: Table) -> Table:
     rows = host.take(chosen)
     steps = Table(
         {"step": of_row[chosen], "host_start": rows["start"], "host_end": end_of(rows), "thread": rows["thread"]}
-    ).sort("step", "host_start")
-    first = np.ones(len(steps), bool)
-    first[1:] = steps["step"][1:] != steps["step"][:-1]
-    return steps.take(first).sort("host_start")
+    ).sort("host_start")
+    steps = steps.take(disjoint(steps["host_start"], steps["host_end"]))
+    return steps.with_columns(step=_counted_on(steps["step"]))
+
+
+def disjoint(start: Column, end: Column) -> Column:
+    """Return the positions of the intervals, in order of start, of which no half lies in an earlier one."""
+    kept: list[int] = []
+    until = UNKNOWN
+    for at in np.lexsort([-end, start]).tolist():
+        if not kept or start[at] + (end[at] - start[at]) // 2 >= until:
+            kept.append(at)
+            until = int(end[at])
+    return np.array(kept, np.int64)
+
+
+def _counted_on(numbers: Column) -> Column:
+    """Return numbers in order of time without repetitions."""
+    if len(np.unique(numbers)) == len(numbers):
+        return numbers
+    result, offset, before = [], 0, None
+    for number in numbers.tolist():
+        if before is not None and number + offset <= before:
+            offset = before + 2 - number
+        before = number + offset
+        result.append(before)
+    return np.array(result, np.int64)
+
+
+def numbers_repeat(host: Table) -> bool:
+    """Return whether the numbers of the steps begin again, so that `host_steps` counts them on."""
+    found = {int(match[1]) for match in map(STEP.match, host.words["name"]) if match}
+    return any(step not in found for step in host_steps(host)["step"].tolist())
 
 
 def step_at(times: Column, steps: Table) -> Column:
@@ -43,7 +75,8 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
 
     A record without launch belongs to the step at its own start. But if most records of the trace have a launch, then
     records before the first launched one of their stream are left over from before the window, and later ones belong
-    to the step of their predecessor.
+    to the step of their predecessor. On a stream without any launch it is the step whose work the device had begun
+    last, because the host may be a step ahead.
     """
     linked = table["launch_start"] != UNKNOWN
     by_launch = step_at(np.where(linked, table["launch_start"], 0), steps)
@@ -51,7 +84,8 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
     if not len(table) or linked.mean() < LINKED:
         return np.where(linked, by_launch, by_start)
     step = np.where(linked, by_launch, NO_STEP)
-    opened = table["start"][linked].min()
+    latest = np.maximum.accumulate(np.where(linked, np.arange(len(table)), -1))
+    running = np.where(latest >= 0, by_launch[np.maximum(latest, 0)], NO_STEP)
     for stream in np.unique(table["stream"][~linked]).tolist():
         rows = np.flatnonzero(table["stream"] == stream)
         has = linked[rows]
@@ -59,14 +93,14 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
             previous = np.maximum.accumulate(np.where(has, np.arange(len(rows)), -1))
             step[rows] = np.where(previous >= 0, step[rows[np.maximum(previous, 0)]], NO_STEP)
         else:
-            step[rows] = np.where(table["start"][rows] < opened, NO_STEP, by_start[rows])
+            step[rows] = running[rows]
     return step
 
 
-def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, mode: str) -> Table:
+def device_windows(steps: Table, kernels: Table, covered: tuple[Column, Column], waits: Table, mode: str) -> Table:
     """Return each step with its annotation on the host, its window, its records and launches, and its data wait.
 
-    `covered` is how many of the launches left a record. On a device, a step lasts from the end of the previous step's
+    `covered` are the columns of `coverage.coverage`. On a device, a step lasts from the end of the previous step's
     last work to the end of its own, so steps tile the timeline. The first begins where left-over work ends, or with its
     annotation if there is none. On a CPU the annotation is the window.
     """
@@ -87,7 +121,7 @@ def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, 
         opens = _cycle_starts(steps)
         start = np.where(opens & (start < steps["host_start"]), np.maximum(start, _gap_start(start, steps)), start)
         end = np.maximum(end, start)
-    launched, covered = _coverage(steps, kernels, launches)
+    launched, found = covered
     return Table(
         {
             "step": steps["step"],
@@ -97,11 +131,29 @@ def device_windows(steps: Table, kernels: Table, launches: Table, waits: Table, 
             "end": end,
             "records": records,
             "launches": launched,
-            "covered": covered,
+            "covered": found,
             "data_wait": _waits(steps, waits),
-            "complete": (records > 0) & (end > start) & (covered >= COVERED * launched),
+            "complete": (records > 0) & (end > start) & (found >= COVERED * launched),
         }
     )
+
+
+def whole_window(number: int, kernels: Table, host: tuple[int, int]) -> Table:
+    """Return a window of a trace without steps as one stretch, in the form of `device_windows`."""
+    first, last = int(kernels["start"].min()), int(kernels["end"].max())
+    row = {
+        "step": number,
+        "host_start": min(first, host[0]),
+        "host_end": max(last, host[1]) + 1,
+        "start": first,
+        "end": last,
+        "records": len(kernels),
+        "launches": 0,
+        "covered": 0,
+        "data_wait": 0,
+        "complete": True,
+    }
+    return Table({name: np.array([value]) for name, value in row.items()})
 
 
 def _cycle_starts(steps: Table) -> Column:
@@ -139,12 +191,3 @@ def _waits(steps: Table, waits: Table) -> Column:
         of_step = waits["step"] == step
         total[index] = (waits["end"][of_step] - waits["start"][of_step]).sum()
     return total
-
-
-def _coverage(steps: Table, kernels: Table, launches: Table) -> tuple[Column, Column]:
-    """Return (number of launches, number of launches that left a record) of each step."""
-    launching = launches.where("name", is_launch)
-    calls = launches.take(launching & (launches["start"] != UNKNOWN))
-    step = step_at(calls["start"], steps)
-    seen = np.isin(calls["correlation"], kernels["correlation"])
-    return _count(step, steps["step"]), _count(step[seen], steps["step"])

@@ -13,7 +13,7 @@ import numpy as np
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.parquet import LazyTable
 from rankscope.analysis.core.table import Table
-from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.rank.rank_data import DeviceModel, DeviceWork, RankData
 
 LARGE = ("kernels", "launches", "host")  # of a RankData; each in its own Parquet file
 _DIGEST = 16  # bytes
@@ -42,6 +42,10 @@ def unpack(text: bytes, large: Mapping[str, Callable[[], Table]]) -> RankData:
     for name, value in fields.items():
         fields[name] = _restored(value)
     fields["notices"] = msgspec.convert(fields["notices"], list[Notice])
+    fields["others"] = [
+        DeviceWork(**{name: _restored(value) for name, value in item.items()}) for item in fields["others"]
+    ]
+    fields["model"] = msgspec.convert(fields["model"], DeviceModel | None)
     return RankData(**fields)
 
 

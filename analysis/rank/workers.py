@@ -21,9 +21,10 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank import cache, light_pass, store
 from rankscope.analysis.rank.prepare import prepare
 from rankscope.analysis.rank.rank_data import RankData
-from rankscope.analysis.rank.steps import host_steps
+from rankscope.analysis.rank.step_marks import with_steps
+from rankscope.analysis.rank.windows import are_windows
 from rankscope.analysis.read import reader as readers
-from rankscope.analysis.read.kineto import gloo_sizes, python_stacks
+from rankscope.analysis.read.kineto import python_stacks, record_sizes
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import RankTrace, merge_cycles
 from rankscope.analysis.read.sources import Source
@@ -71,7 +72,7 @@ def prepare_rank(job: Job) -> Outcome:
     if data is not None:
         return Outcome(job=job, data=data)
     traces, notices = _read(job)
-    if not traces or (len(traces) > 1 and not are_cycles([host_steps(trace.host) for trace in traces])):
+    if not traces or (len(traces) > 1 and not are_windows(traces)):
         return Outcome(job=job, notices=notices, conflicting=bool(traces))
     path = job.sources[0].path
     trace = light_pass.without_open_steps(light_pass.completed(merge_cycles(traces), path), path)
@@ -92,7 +93,8 @@ def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
         rank = source.rank if source.rank is not None else source.rank_from_name
         try:
             trace = readers.read(source, fast=job.fast)
-            traces.append(trace if source.nsys else gloo_sizes.with_sizes(trace, source.path))
+            trace = trace if source.nsys else record_sizes.with_sizes(trace, source.path)
+            traces.append(with_steps(trace, source.steps))
         except UnreadableTraceError as error:
             if error.notice.kind != "not_a_trace" or source.explicit:
                 notices.append(msgspec.structs.replace(error.notice, rank=error.notice.rank or rank))
@@ -103,12 +105,6 @@ def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
             text = f"{source.label}: needs more memory than there is; record fewer steps"
             notices.append(Notice(kind="out_of_memory", level="partial", rank=rank, file=source.label, message=text))
     return traces, notices
-
-
-def are_cycles(steps: Sequence[Table]) -> bool:
-    """Return whether step tables are from profiler cycles of one rank, that is, no step number occurs in two."""
-    numbers = [set(table["step"].tolist()) for table in steps]
-    return all(numbers) and sum(map(len, numbers)) == len(set().union(*numbers))
 
 
 class _Again:

@@ -53,6 +53,7 @@ class RankTrace(msgspec.Struct, kw_only=True):
     sees_communication: bool = True
     # False: records are missing; the rank is excluded from cross-rank numbers.
     complete: bool = True
+    windows: list[tuple[int, int]] = []  # of several profiler cycles: first start and last end of their device records
     notices: list[Notice] = []
     extra: dict[str, Any] = {}  # other metadata from the file
 
@@ -101,8 +102,18 @@ def merge_cycles(traces: list[RankTrace]) -> RankTrace:
         launches=Table.concat([trace.launches for trace in shifted]),
         host=Table.concat([trace.host for trace in shifted]),
         complete=all(trace.complete for trace in traces),
+        windows=sorted(window for window in map(_window, traces) if window is not None),
         notices=[notice for trace in traces for notice in trace.notices],
     )
+
+
+def _window(trace: RankTrace) -> tuple[int, int] | None:
+    """Return the first start and the last end of the device records; without any, of the host's; None if unknown."""
+    for table in (trace.device, trace.host):
+        known = (table["start"] != UNKNOWN) & (table["duration"] != UNKNOWN)
+        if known.any():
+            return int(table["start"][known].min()), int(end_of(table)[known].max())
+    return None
 
 
 def _namespaced(trace: RankTrace, index: int) -> RankTrace:

@@ -9,7 +9,7 @@ def name(source: Source, *, fast: bool) -> str:
     """Return the reader's name with its settings: two readings with the same name give the same tables."""
     if source.nsys:
         return f"nsys {source.steps!r} {source.process}"
-    return "scanner" if fast else "msgspec"
+    return f"{'scanner' if fast else 'msgspec'} {source.steps!r}"
 
 
 def rank_inside(source: Source) -> int | None:

@@ -43,7 +43,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     host_id: str | None = None
     probes: tuple[Probe, ...] = ()  # of its clock against rank 0's
     process: int | None = None  # selects a process of an Nsight Systems report that holds several
-    steps: str | None = None  # names the NVTX ranges that are steps
+    steps: str | None = None  # names the ranges that are steps
 
     @property
     def nsys(self) -> bool:

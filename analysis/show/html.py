@@ -18,7 +18,15 @@ from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.timeline.build import build
 from rankscope.analysis.show.timeline.page import embedded
 from rankscope.analysis.show.timeline.sentences import TITLES
-from rankscope.analysis.show.words import PROFILERS, device_words, memory_words, slow_words, slowdown, verdict_sentence
+from rankscope.analysis.show.words import (
+    PROFILERS,
+    device_words,
+    memory_words,
+    per_words,
+    slow_words,
+    slowdown,
+    verdict_sentence,
+)
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_bytes, read_json
 
@@ -47,6 +55,7 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         rate=summary["throughput"],
         device=device_words(summary["per_rank"]),
         memory=memory_words(summary["memory"]),
+        per=per_words(summary),
         overheads=[slowdown(title, ratio) for title, ratio in _overheads(summary)],
         parts=[(part, TITLES[part], COLOURS[part]) for part in PARTS],
         bars=[_bar(row) for row in rows],

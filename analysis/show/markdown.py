@@ -7,7 +7,14 @@ import msgspec
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.show import pages
-from rankscope.analysis.show.words import device_words, slow_words, verdict_sentence, warning_lines
+from rankscope.analysis.show.words import (
+    device_words,
+    per_words,
+    slow_words,
+    unsplit_words,
+    verdict_sentence,
+    warning_lines,
+)
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 
@@ -23,6 +30,8 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
         slow=slow_words(summary),
         rate=summary["throughput"],
         device=device_words(summary["per_rank"]),
+        per=per_words(summary),
+        unsplit=unsplit_words(summary["per_rank"]),
         parts=PARTS,
         warnings=warning_lines(summary),
         command=None if run_dir is None else command(run_dir),

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis.align.match import group_members, group_name
+from rankscope.analysis.align.groups import group_members, group_name
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.core.units import known_of, mean_of, median_of, ms, us
-from rankscope.analysis.measure import hosts
+from rankscope.analysis.measure import devices, hosts
 from rankscope.analysis.measure.breakdown import PARTS, totals
 from rankscope.analysis.measure.loader import loader_waits
 from rankscope.analysis.measure.memory import memory_of
@@ -55,7 +55,8 @@ def summary_of(analysis: Analysis) -> Summary:
         steps=analysis.steps_analysed,
         alignment=_alignment(analysis) if analysis.ranks else None,
         per_rank=_per_rank(analysis),
-        totals=[totals(data) | {"complete": data.complete} for data in analysis.ranks],
+        totals=[totals(data) | {"device": data.device, "complete": data.complete} for data in analysis.ranks],
+        devices=devices.rows(analysis.ranks, analysis.steps_analysed),
         hosts=_hosts(analysis),
         collectives=_collectives(analysis),
         stragglers=_stragglers(analysis),
@@ -188,7 +189,9 @@ def _of_ceiling(analysis: Analysis, kind: str, size: int, transfer_ns: float | N
 def _stragglers(analysis: Analysis) -> StragglerSummary:
     traced, job = _traced(analysis), analysis.without.verdict
     if job is None or job.verdict == "undetermined":
-        named = {name: getattr(traced, name) for name in ("verdict", "rank", "cause", "lateness_ms", "steps_late")}
+        named = {
+            name: getattr(traced, name) for name in ("verdict", "rank", "ranks", "cause", "lateness_ms", "steps_late")
+        }
         return StragglerSummary(
             window="trace",
             **named,
@@ -206,6 +209,7 @@ def _stragglers(analysis: Analysis) -> StragglerSummary:
         window="timed" if job.window == "timed" else "plain",
         verdict=job.verdict,
         rank=job.rank,
+        ranks=[] if job.rank is None else [job.rank],
         cause=job.cause,
         part=job.part,
         lateness_ms=ms(job.lateness_ns),
@@ -232,10 +236,11 @@ def _traced(analysis: Analysis) -> TracedVerdict:
     return TracedVerdict(
         verdict=verdict.verdict,
         rank=verdict.rank,
+        ranks=verdict.ranks,
         cause=verdict.cause,
         cause_share=verdict.cause_share,
         lateness_ms=ms(verdict.lateness_ns),
-        steps_late=len(late),
+        steps_late=verdict.steps_late,
         steps_judged=verdict.steps_judged,
         reason=verdict.reason,
         per_step=late,

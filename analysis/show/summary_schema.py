@@ -67,7 +67,7 @@ class CollectiveSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LateStep(msgspec.Struct, frozen=True, kw_only=True):
-    """The late rank of one step."""
+    """A late rank of one step. Several ranks may be late in one step."""
 
     step: int
     rank: int
@@ -80,6 +80,7 @@ class TracedVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: VerdictName
     rank: int | None
+    ranks: list[int]
     cause: str | None
     cause_share: dict[str, float]
     lateness_ms: float | None
@@ -92,12 +93,14 @@ class TracedVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class StragglerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Which rank is late, how often, by how much, how surely and why; `traced` is the verdict of the trace alone.
 
-    `window` is where this comes from: `timed` or `plain` steps without a profiler, or the `trace` if there are none.
+    `ranks` are late together, and `rank` is the latest of them. `window` is where this comes from: `timed` or `plain`
+    steps without a profiler, or the `trace` if there are none.
     """
 
     window: Literal["timed", "plain", "trace"]
     verdict: VerdictName
     rank: int | None
+    ranks: list[int]
     cause: str | None
     part: str | None
     lateness_ms: float | None
@@ -126,6 +129,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     alignment: AlignmentSummary | None
     per_rank: list[RankSummary]  # type: ignore[valid-type]
     totals: list[dict[str, Any]]
+    devices: list[dict[str, Any]]  # further devices of processes that drive several: measure/devices.py
     hosts: list[dict[str, Any]]
     collectives: list[CollectiveSummary]
     stragglers: StragglerSummary

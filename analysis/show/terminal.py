@@ -12,9 +12,11 @@ from rankscope.analysis.show.words import (
     byte_size,
     device_words,
     memory_words,
+    per_words,
     rate_words,
     slow_words,
     slowdown,
+    unsplit_words,
     verdict_sentence,
     warning_lines,
 )
@@ -44,6 +46,7 @@ def _parts(summary: Json) -> list[RenderableType | None]:
         _headline(summary),
         _hosts(summary),
         _breakdown(summary),
+        _devices(summary),
         _collectives(summary),
         _agreement(summary),
         _findings(summary),
@@ -109,7 +112,22 @@ def _breakdown(summary: Json) -> RenderableType | None:
     if len(rows) > _SHOWN_RANKS:
         table.caption = f"{len(rows) - _SHOWN_RANKS} more in summary.json"
     note = Text("transfer and wait: the exposed parts of communication; '?': unknown, see below", "dim")
+    note.append(unsplit_words(rows[:_SHOWN_RANKS]))
     return Group(Text(), table, note)
+
+
+def _devices(summary: Json) -> RenderableType | None:
+    """Return a table of the devices beside the one that stands for its rank."""
+    rows = summary["devices"]
+    if not rows:
+        return None
+    table = Table(title="Further devices of a rank's process, whole window, ms", title_justify="left", box=None)
+    columns = ("compute", "comm", "exposed_comm", "copy", "idle", "span")
+    for title in ("rank", "device", *columns):
+        table.add_column(title.replace("_", " "), justify="right")
+    for row in rows[:_SHOWN_RANKS]:
+        table.add_row(str(row["rank"]), str(row["device"]), *(_number(row[f"{name}_ms"]) for name in columns))
+    return Group(Text(), table)
 
 
 def _totals(summary: Json) -> RenderableType:
@@ -160,14 +178,14 @@ def _agreement(summary: Json) -> RenderableType | None:
 
 
 def _findings(summary: Json) -> RenderableType | None:
-    lines = []
+    lines, per = [], per_words(summary)
     for finding in summary["findings"]:
         gain = finding["recoverable_ms"]
         colour = {"high": "bold red", "medium": "yellow"}.get(finding["severity"], "default")
         ranks = ", ".join(map(str, finding["ranks"][:8])) + (" ..." if len(finding["ranks"]) > 8 else "")
         text = Text("  ")
         text.append(finding["id"], colour)
-        bring = "" if gain is None else f": up to {gain:.2f} ms per step" if gain >= 0.005 else ": nothing"
+        bring = "" if gain is None else f": up to {gain:.2f} ms {per}" if gain >= 0.005 else ": nothing"
         text.append(f" (rank {ranks}){bring}")
         lines.append(Group(text, Padding(advice_of(finding), (0, 0, 0, 4))))
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None

@@ -9,7 +9,18 @@ _CAUSE = {
     "copy": "its copies take longer",
     "earlier_comm": "collectives of another group hold it up",
     "mixed": "it has several causes",
+    "unexplained": "the trace does not show why",
 }
+_CAUSE_OF_SEVERAL = {
+    "compute": "they compute longer",
+    "data": "their loaders are slower",
+    "host": "their hosts launch later",
+    "copy": "their copies take longer",
+    "earlier_comm": "collectives of another group hold them up",
+    "mixed": "there are several causes",
+    "unexplained": "the trace does not show why",
+}
+_NAMED_RANKS = 8
 PROFILERS = {
     "timed": "NCCL's timing of collectives",
     "torch": "torch.profiler",
@@ -22,7 +33,7 @@ def verdict_sentence(summary: Json) -> str:
     """Return the verdict in one or two sentences: which rank is late, by how much and why, and if the trace agrees."""
     found, traced = summary["stragglers"], summary["stragglers"]["traced"]
     said = _verdict(summary)
-    if found["window"] == "trace" or traced["rank"] == found["rank"]:
+    if found["window"] == "trace" or traced["rank"] == found["rank"] or found["rank"] in traced["ranks"]:
         return said
     if traced["rank"] is None:
         return f"{said} The traced steps do not show it."
@@ -41,15 +52,25 @@ def _verdict(summary: Json) -> str:
         return f"No rank is late{f' in {of} steps{where}' if where else ''}."
     if found["verdict"] == "rotating":
         return f"Ranks take turns at being late ({late} of {of} steps{where}), by {found['lateness_ms']:.2f} ms."
-    because = _CAUSE.get(found["cause"], "the cause is unknown")
+    several = len(found["ranks"]) > 1
+    because = (_CAUSE_OF_SEVERAL if several else _CAUSE).get(found["cause"], "the cause is unknown")
     if found["part"]:
         because += f" ({found['part']})"
-    host = next((row["host"] for row in slow_hosts(summary) if rank in row["ranks"]), None)
-    if host is not None:
-        because += f", like every rank of its host {host}"
+    slow = [row for row in slow_hosts(summary) if set(row["ranks"]) & set(found["ranks"])]
+    if len(slow) == 1 and set(found["ranks"]) <= set(slow[0]["ranks"]):
+        every = "these are the ranks" if set(found["ranks"]) == set(slow[0]["ranks"]) else "like every rank"
+        because += f", {every} of {'' if several else 'its '}host {slow[0]['host']}"
     interval = found["lateness_interval_ms"]
     sure = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
-    return f"Rank {rank} is late in {late} of {of} steps{where}, by {found['lateness_ms']:.2f} ms{sure}: {because}."
+    who = f"Ranks {_ranks(found['ranks'])} are" if several else f"Rank {rank} is"
+    more = f" Others may be late too: {found['reason']}." if found["window"] == "trace" and found["reason"] else ""
+    return f"{who} late in {late} of {of} steps{where}, by {found['lateness_ms']:.2f} ms{sure}: {because}.{more}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) <= _NAMED_RANKS:
+        return ", ".join(map(str, ranks))
+    return f"{', '.join(map(str, ranks[:_NAMED_RANKS]))} and {len(ranks) - _NAMED_RANKS} more"
 
 
 def _where(summary: Json) -> str:
@@ -83,6 +104,22 @@ def device_words(rows: list[Json]) -> str:
     busy, used = (_percent([row[name] for row in rows]) for name in ("gpu_busy_ratio", "sm_efficiency"))
     more = f", its SMs {used} (estimated from launches)" if used else ""
     return f"Device busy {busy} of the step{more}" if busy else ""
+
+
+def unsplit_words(rows: list[Json]) -> str:
+    """Say how much communication is exposed on ranks whose wait and transfer cannot be told apart; else empty."""
+    known = [
+        f"rank {row['rank']} {row['exposed_comm_ms']:.2f} ms"
+        for row in rows
+        if row["breakdown_ms"]["exposed_transfer"] is None and row["exposed_comm_ms"] is not None
+    ]
+    return f"; both together: {', '.join(known)}" if known else ""
+
+
+def per_words(summary: Json) -> str:
+    """Say what the gain of a finding is part of: a step, or the whole window of a recording without steps."""
+    whole = not summary["steps"] and any("window_ms" in item["evidence"] for item in summary["findings"])
+    return "of the window" if whole else "per step"
 
 
 def _percent(values: list[float | None]) -> str:

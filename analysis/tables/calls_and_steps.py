@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from rankscope.analysis.align.match import group_name
+from rankscope.analysis.align.groups import group_name
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.table import UNKNOWN, Table, encode
 from rankscope.analysis.measure.recording import Recording

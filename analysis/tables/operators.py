@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.analysis.core.kernel_families import is_matmul, uses_tensor_cores
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import mean_by_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.measure.recording import Recording
-from rankscope.analysis.rank.activity import is_matmul, uses_tensor_cores
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.steps import step_at
 from rankscope.analysis.read.rank_trace import end_of

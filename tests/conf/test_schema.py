@@ -89,7 +89,7 @@ def test_a_config_of_another_version_is_read(tmp_path: Path) -> None:
     assert (found.script, found.model.size, found.world_size) == ("a.py", "small", 3)
 
 
-@pytest.mark.parametrize("text", ["", "- 1\n", "a: [", "3"])
+@pytest.mark.parametrize("text", ["", "- 1\n", "a: [", "3", "name: &a [x]\nruns_dir: *a\n"])
 def test_a_broken_config_file_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text)

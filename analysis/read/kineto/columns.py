@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rankscope.analysis.core import sm_share
-from rankscope.analysis.core.record_kinds import ANNOTATION, DEVICE, part_of
+from rankscope.analysis.core.record_kinds import ANNOTATION, DEVICE, KERNEL, MEMCPY, is_copy, part_of
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.read.decode import Codes, integers, nanoseconds
 from rankscope.analysis.read.kineto.event_schema import Args, Event
@@ -152,7 +152,11 @@ class Builder:
         joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in columns}
         start = joined["start"]
         joined["start"] = np.where(start != UNKNOWN, start + base, UNKNOWN)
-        return Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
+        table = Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
+        if part != "device":
+            return table
+        copies = table.where("name", is_copy) & (table["activity"] == KERNEL)
+        return table.with_columns(activity=np.where(copies, MEMCPY, table["activity"]))
 
     def finish(self, reader: EventReader, base: int) -> RankTrace:
         """Return the trace; `base` is the origin of the file's times (ns since 1970)."""

@@ -26,6 +26,7 @@ class Args(
         "group": "Process Group Name",
         "group_ranks": "Process Group Ranks",
         "seq": "Seq",
+        "python_parent": "Python parent id",
     },
 ):
     """The arguments of an event that the analysis uses. Each may hold any JSON value."""
@@ -49,6 +50,7 @@ class Args(
     group: Any = None
     group_ranks: Any = None
     seq: Any = None
+    python_parent: Any = None  # of a Python frame: the frame that called it
 
 
 class Event(msgspec.Struct, gc=False):

@@ -18,7 +18,7 @@ import numpy as np
 from rankscope.analysis.core.notices import Level, Notice, UnreadableTraceError
 from rankscope.analysis.read.kineto.event_schema import Event, array_end, decode, is_wrong_cut
 from rankscope.analysis.read.kineto.metadata import unique_keys
-from rankscope.analysis.read.kineto.repair import BOUNDARY, is_counted, joined, repair
+from rankscope.analysis.read.kineto.repair import BOUNDARY, joined, repair
 from rankscope.analysis.read.kineto.stream import WINDOW, Stream
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class EventReader:
                 end = offset + len(texts[0][1])
                 if last and end == len(block):
                     break
-                self._lost_record(block, offset, texts[0][1])
+                self._lost_record(block, offset)
                 continue
             event, used = found
             events += event
@@ -210,15 +210,13 @@ class EventReader:
             return events, len(text)
         return None
 
-    def _lost_record(self, block: bytes, offset: int, record: bytes) -> None:
+    def _lost_record(self, block: bytes, offset: int) -> None:
         line = self._line + block.count(b"\n", 0, offset)
-        counted = is_counted(record)
-        self.complete &= not counted
+        self.complete = False  # nobody knows what it described, nor whether it hides others
         self._note(
             "json_invalid",
-            f"line {line}: a record is not valid JSON; it was left out"
-            + (". It described GPU work or a step, so this rank's numbers are incomplete" if counted else ""),
-            "partial" if counted else "warning",
+            f"line {line}: a record is not valid JSON; it was left out, so this rank's numbers are incomplete",
+            "partial",
             line=line,
             byte=self._byte + offset,
         )

@@ -7,16 +7,17 @@ innermost one that belongs neither to torch nor to the standard library. The lin
 
 import re
 import sys
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rankscope.analysis.core.table import Table
-from rankscope.analysis.read.decode import nanoseconds
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.read.decode import integers, nanoseconds
 from rankscope.analysis.read.kineto import reader as kineto
-from rankscope.analysis.read.kineto.event_schema import Event
+from rankscope.analysis.read.kineto.event_schema import Args, Event
 from rankscope.analysis.read.rank_trace import Where
 
 _FRAME = re.compile(r"^(?P<file>[^<].*\.py)\(\d+\): .+$")
@@ -41,22 +42,45 @@ def where(files: Sequence[Path], metadata: dict[str, Any]) -> Where | None:
 def functions(path: Path, calls: Table, base: int) -> list[str | None]:
     """Return the user's innermost function around each call; None if this file has no user frame around it.
 
-    `base` is the origin of the file's times (ns since 1970).
+    `base` is the origin of the file's times (ns since 1970). A frame has ended when its caller calls something else,
+    even if the trace lost its return.
     """
-    threads, order = calls.texts("thread"), np.argsort(calls["start"], kind="stable")
+    order = np.argsort(calls["start"], kind="stable")
     times = calls["start"][order]
     reader, _ = kineto.start(path, None, fast=False, window=None)
-    found: list[tuple[int, str | None]] = [(-1, None)] * len(calls)
+    around: list[tuple[int, int, Event]] = []  # frames of the user with a call inside: start, end
+    called: list[tuple[int, int]] = []  # every frame: its caller, its start
     for block in reader:
-        frames = [event for event in block if isinstance(event, Event) and is_users(event)]
+        frames = [event for event in block if isinstance(event, Event) and event.cat == "python_function"]
         starts = nanoseconds([frame.ts for frame in frames]) + base
         ends = starts + nanoseconds([frame.dur for frame in frames])
-        first, last = np.searchsorted(times, starts, "left"), np.searchsorted(times, ends, "left")
-        for at in np.flatnonzero(first < last).tolist():
-            frame, start = frames[at], int(starts[at])
-            for row in order[first[at] : last[at]].tolist():
-                if threads[row] == str((frame.pid, frame.tid)) and start > found[row][0]:
-                    found[row] = (start, str(frame.name))
+        callers = integers((frame.args or Args()).python_parent for frame in frames)
+        called += zip(callers.tolist(), starts.tolist(), strict=True)
+        holds = np.searchsorted(times, starts, "left") < np.searchsorted(times, ends, "left")
+        around += [
+            (int(starts[at]), int(ends[at]), frames[at])
+            for at in np.flatnonzero(holds).tolist()
+            if is_users(frames[at])
+        ]
+    return _innermost(calls, order, around, sorted(called))
+
+
+def _innermost(
+    calls: Table, order: Column, around: list[tuple[int, int, Event]], called: list[tuple[int, int]]
+) -> list[str | None]:
+    """Return the name of the last frame of the call's thread that began before each call and has not ended."""
+    threads, times = calls.texts("thread"), calls["start"][order]
+    found: list[tuple[int, str | None]] = [(-1, None)] * len(calls)
+    for start, end, frame in around:
+        caller = int(integers([(frame.args or Args()).python_parent])[0])
+        if caller != UNKNOWN:
+            following = bisect_right(called, (caller, start))
+            if following < len(called) and called[following][0] == caller:
+                end = min(end, called[following][1])
+        first, last = np.searchsorted(times, [start, end], "left")
+        for row in order[first:last].tolist():
+            if threads[row] == str((frame.pid, frame.tid)) and start > found[row][0]:
+                found[row] = (start, str(frame.name))
     return [name for _, name in found]
 
 

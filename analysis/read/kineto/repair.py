@@ -15,8 +15,6 @@ _CONTROL = re.compile(rb"[\x00-\x1f]")
 BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LOOSE_BOUNDARY = re.compile(rb"\}\s*,?\s*\{")
 _MAX_JOINED = 64  # pieces that may form one record with nested objects
-# If a lost record contains one of these, the rank's numbers are not valid.
-_COUNTED = re.compile(rb'"(?:kernel|gpu_memcpy|gpu_memset|memcpy|memset)"|Collective name|ProfilerStep#', re.IGNORECASE)
 
 
 def repair(block: bytes) -> tuple[bytes, Counter[str]]:
@@ -64,8 +62,3 @@ def joined(block: bytes) -> Iterator[list[tuple[int, bytes]]]:
     for index, (offset, _) in enumerate(pieces):
         ends = [start + len(text) for start, text in pieces[index : index + _MAX_JOINED]]
         yield [(offset, block[offset:end]) for end in ends]
-
-
-def is_counted(record: bytes) -> bool:
-    """Return whether losing this record could change a number: it is GPU work, a collective, or a step."""
-    return _COUNTED.search(record) is not None

@@ -12,6 +12,7 @@ import numpy as np
 
 from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND, collective_kind
 from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.core.step_names import RANGES
 from rankscope.analysis.core.table import UNKNOWN, Column
 from rankscope.analysis.read.nsys.export import Export
 from rankscope.conf.contract import DATA_WAIT
@@ -19,13 +20,6 @@ from rankscope.conf.contract import DATA_WAIT
 NCCL = "NCCL"
 _EVENTS = {"NvtxPushPopRange": 59, "NvtxStartEndRange": 60, "NvtxDomainCreate": 75}
 _PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
-# Names of steps; the first pattern that occurs decides. The step's number is in the name or in an integer payload.
-_STEPS = (
-    re.compile(r"ProfilerStep\s*#(\d+)"),
-    re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?)[ _#:-]*(\d+)", re.IGNORECASE),
-    re.compile(r"(?:train(?:ing)?[ _-]?)?(?:step|iter(?:ation)?)", re.IGNORECASE),
-    re.compile(r"batch[ _#:-]*(\d+)", re.IGNORECASE),
-)
 _DATA_WAIT = re.compile(
     r"data|(?:data|batch)[ _-]?(?:wait|load(?:er|ing)?|fetch)|(?:load|next|get|fetch)[ _-]?(?:batch|data)"
 )
@@ -119,7 +113,7 @@ def _step_numbers(
     """Return the step number of each range, `UNKNOWN` if it is not a step."""
     result = np.full(len(texts), UNKNOWN)
     chosen: list[tuple[int, re.Match[str]]] = []
-    for expression in [re.compile(pattern)] if pattern is not None else _STEPS:
+    for expression in [re.compile(pattern)] if pattern is not None else RANGES:
         found = [
             expression.fullmatch(text) or expression.fullmatch(name) for text, name in zip(texts, full, strict=True)
         ]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from rankscope.analysis.align.match import group_name
+from rankscope.analysis.align.groups import group_name
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.intervals import Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
@@ -181,7 +181,7 @@ def _span(numbers: Sequence[int]) -> str:
 
 def _lateness(analysis: Analysis, steps: Sequence[int]) -> tuple[dict[int, dict[int, int]], dict[int, Mark]]:
     late, calls = analysis.late_table, analysis.calls
-    counted = {item.step: item for item in analysis.verdict.per_step}
+    counted = {(item.step, item.rank): item for item in analysis.verdict.per_step}
     of_step = group_by.positions(late["step"])
     lateness: dict[int, dict[int, int]] = {}
     marks = {}
@@ -191,7 +191,8 @@ def _lateness(analysis: Analysis, steps: Sequence[int]) -> tuple[dict[int, dict[
             continue
         lateness[step] = dict(zip(late["rank"][rows].tolist(), late["lateness_ns"][rows].tolist(), strict=True))
         worst = int(rows[np.argmax(late["lateness_ns"][rows])])
-        call, amount, found = int(late["row"][worst]), int(late["lateness_ns"][worst]), counted.get(step)
+        call, amount = int(late["row"][worst]), int(late["lateness_ns"][worst])
+        found = counted.get((step, int(late["rank"][worst])))
         marks[step] = Mark(
             step=step,
             rank=int(late["rank"][worst]),

@@ -78,7 +78,8 @@ class _Panel:
         self._start, self._end = timeline.window(step)
         self._rows = timeline.rows
         self._few = len(self._rows) + bool(timeline.folded) <= _FEW
-        self._edges = np.unique(np.linspace(self._start, self._end, _BINS + 1).astype(np.int64))
+        places = np.linspace(0, self._end - self._start, _BINS + 1).astype(np.int64)  # exact, unlike ns since 1970
+        self._edges = self._start + np.unique(places)
         # top and bottom of the band and of the strip of communication within a row
         self._band, self._strip = ((0.27, 0.70), (0.73, 0.93)) if self._few else ((0.08, 0.62), (0.66, 0.92))
 

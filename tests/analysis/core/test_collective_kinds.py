@@ -18,6 +18,12 @@ from rankscope.analysis.core.collective_kinds import (
 from rankscope.conf.contract import bus_factor
 
 KERNELS = {
+    # DeepEP, torch's symmetric memory, custom all-reduces of vLLM and SGLang, TensorRT-LLM: their sources
+    "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)": "alltoall",
+    "void deep_ep::internode::combine<false, 4>(int4*)": "alltoall",
+    "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 8>(long)": "allreduce",
+    "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)": "allreduce",
+    "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<>": "allreduce",
     "ncclAllReduceRingLLKernel_sum_f32(ncclWorkElem)": "allreduce",  # NCCL 2.8
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)": "allreduce",  # 2.12 to 2.17
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "allreduce",  # 2.19 and later

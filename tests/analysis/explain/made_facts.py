@@ -78,8 +78,14 @@ def config(**keys: Any) -> RunConfig:
 
 def late(recoverable_ms: float, cause: str = "compute") -> Verdict:
     excess = dict.fromkeys(("compute", "data", "host", "copy", "earlier_comm"), 0) | {cause: int(recoverable_ms * MS)}
-    one = [StepVerdict(step=step, rank=1, lateness_ns=MS, excess_ns=excess) for step in (4, 5)]
-    return Verdict(verdict="persistent", rank=1, cause=cause, lateness_ns=MS, steps_judged=2, per_step=one)
+    amount = int(recoverable_ms * MS)
+    one = [StepVerdict(step=step, rank=1, lateness_ns=amount, excess_ns=excess) for step in (4, 5)]
+    return Verdict(verdict="persistent", rank=1, ranks=[1], cause=cause, lateness_ns=MS, steps_judged=2, per_step=one)
+
+
+def restarts(restart_ms: float) -> list[dict[str, Any]]:
+    """Both ranks' loaders start again in both steps."""
+    return [{"rank": rank, "epoch_restart_ms": restart_ms, "outlier_steps": [4, 5]} for rank in (0, 1)]
 
 
 def busy(name: str, value: int, **more: int) -> Facts:

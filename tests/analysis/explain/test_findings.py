@@ -11,13 +11,14 @@ import yaml
 import rankscope.conf
 from rankscope.analysis import load, summarise
 from rankscope.analysis.commands.analyze import main
+from rankscope.analysis.core.kernel_families import is_matmul, uses_tensor_cores
 from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.explain import findings
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.measure.ceilings import Ceilings
-from rankscope.analysis.measure.stragglers import CAUSES, StepVerdict, Verdict
+from rankscope.analysis.measure.segments import CAUSES
+from rankscope.analysis.measure.stragglers import StepVerdict, Verdict
 from rankscope.analysis.options import Options
-from rankscope.analysis.rank.activity import is_matmul, uses_tensor_cores
 
 from .made_facts import (
     MS,
@@ -28,6 +29,7 @@ from .made_facts import (
     facts,
     found,
     late,
+    restarts,
     steps,
     syncs,
 )
@@ -123,8 +125,8 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
     ),
     (
         "first_batch",  # 6 ms in two steps
-        facts(loader=[{"rank": 0, "epoch_restart_ms": 6.0}]),
-        facts(loader=[{"rank": 0, "epoch_restart_ms": 5.9}]),
+        facts(steps(data_stall=[6, 6]), loader=restarts(6.0)),
+        facts(steps(data_stall=[6, 6]), loader=restarts(5.9)),
     ),
     ("straggler_compute", facts(verdict=late(3)), facts()),
     (
@@ -182,11 +184,19 @@ def test_reasons_to_throttle_are_named() -> None:
 def test_lower_clocks_promise_only_the_time_of_their_own_rank() -> None:
     """Rank 1 costs 15 ms in one of four steps, rank 0 costs 40 ms in another: lower clocks on rank 1 cost 15 / 4."""
     per_step = [
-        StepVerdict(step=step, rank=rank, lateness_ns=MS, excess_ns=dict.fromkeys(CAUSES, 0) | {"compute": cost * MS})
+        StepVerdict(
+            step=step, rank=rank, lateness_ns=cost * MS, excess_ns=dict.fromkeys(CAUSES, 0) | {"compute": cost * MS}
+        )
         for step, rank, cost in ((4, 1, 15), (5, 0, 40))
     ]
     verdict = Verdict(
-        verdict="intermittent", rank=1, cause="compute", lateness_ns=MS, steps_judged=4, per_step=per_step
+        verdict="intermittent",
+        rank=1,
+        ranks=[1],
+        cause="compute",
+        lateness_ns=15 * MS,
+        steps_judged=4,
+        per_step=per_step,
     )
     clocks = {0: {"clock_mhz": 1980.0, "reasons": 1}, 1: {"clock_mhz": 1500.0, "reasons": 4}}
     case = found(facts(verdict=verdict, clocks=clocks))
@@ -199,7 +209,7 @@ def test_ranks_whose_lateness_costs_next_to_nothing_are_not_named() -> None:
     def rotating(small_ms: float) -> list[int]:
         costs = {0: small_ms, 1: 40.0}
         one = [
-            StepVerdict(step=4 + rank, rank=rank, lateness_ns=MS, excess_ns={"compute": int(cost * MS)})
+            StepVerdict(step=4 + rank, rank=rank, lateness_ns=int(cost * MS), excess_ns={"compute": int(cost * MS)})
             for rank, cost in costs.items()
         ]
         verdict = Verdict(verdict="rotating", cause="compute", lateness_ns=MS, steps_judged=2, per_step=one)
@@ -211,10 +221,14 @@ def test_ranks_whose_lateness_costs_next_to_nothing_are_not_named() -> None:
 def test_a_rank_that_is_late_often_by_little_does_not_hide_one_that_is_late_once_by_much() -> None:
     """As recorded on two cores: rank 0 late by 3 and 4 ms, rank 1 by 32 ms in the step between."""
     per_step = [
-        StepVerdict(step=step, rank=rank, lateness_ns=MS, excess_ns=dict.fromkeys(CAUSES, 0) | {cause: cost * MS})
+        StepVerdict(
+            step=step, rank=rank, lateness_ns=cost * MS, excess_ns=dict.fromkeys(CAUSES, 0) | {cause: cost * MS}
+        )
         for step, rank, cause, cost in ((12, 0, "host", 3), (13, 1, "compute", 32), (14, 0, "host", 4))
     ]
-    often = Verdict(verdict="persistent", rank=0, cause="host", lateness_ns=MS, steps_judged=3, per_step=per_step)
+    often = Verdict(
+        verdict="persistent", rank=0, ranks=[0], cause="host", lateness_ns=3 * MS, steps_judged=3, per_step=per_step
+    )
     one = found(facts(verdict=often))["straggler_compute"]
     assert (one.ranks, one.recoverable_ms) == ([1], round(32 / 3, 4))
 

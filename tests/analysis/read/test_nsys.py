@@ -157,14 +157,14 @@ def test_all_gather_counts_the_whole_output(tmp_path: Path) -> None:
 )
 def test_steps_by_name(tmp_path: Path, name: str, pattern: str | None, steps: list[int]) -> None:
     write_job(tmp_path, step_name=name)
-    analysis = load(tmp_path, options=Options(nsys_steps=pattern))
+    analysis = load(tmp_path, options=Options(steps_from=pattern))
     assert analysis.steps_analysed == steps
     assert any(notice.kind == "no_steps" for notice in analysis.notices) == (not steps)
 
 
 def test_a_pattern_that_names_nothing_says_what_there_is(tmp_path: Path) -> None:
     write_job(tmp_path)
-    analysis = load(tmp_path, options=Options(nsys_steps="epoch"))
+    analysis = load(tmp_path, options=Options(steps_from="epoch"))
     message = next(notice.message for notice in analysis.notices if notice.kind == "no_such_range")
     assert "epoch" in message and "step_0" in message
 

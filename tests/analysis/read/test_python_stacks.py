@@ -15,6 +15,8 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.kineto.python_stacks import functions
 
+from ..made_traces import MadeTrace
+
 TRACE = Path(__file__).parents[2] / "data" / "traces" / "two_groups_w2"
 
 
@@ -59,3 +61,17 @@ def test_a_wait_for_the_device_says_whose_it_is(tmp_path: Path, stacks: bool) ->
     syncs = load(tmp_path / "traces").ranks[0].syncs
     assert set(syncs.texts("operator")) == {"c10d::barrier"}
     assert set(syncs.texts("function")) == {"train.py(31): meet" if stacks else None}
+
+
+def test_a_frame_whose_return_is_lost_ends_when_its_caller_calls_again(tmp_path: Path) -> None:
+    trace = MadeTrace()
+    trace.extra["with_stack"] = 1
+    trace.add("python_function", "train.py(1): <module>", 0, 5000, **{"Python id": 1})
+    trace.add("python_function", "ops.py(12): helper", 100, 4900, **{"Python id": 2, "Python parent id": 1})
+    trace.add("python_function", "<built-in method item>", 1200, 500, **{"Python id": 3, "Python parent id": 1})
+    trace.add("cpu_op", "aten::item", 150, 10)
+    trace.add("cpu_op", "aten::item", 1250, 10)
+    path = trace.write(tmp_path / "rank0.json")
+    read = kineto.read(path)
+    items = read.host.take(np.array(read.host.texts("name")) == "aten::item")
+    assert functions(path, items, 0) == ["ops.py(12): helper", "train.py(1): <module>"]

@@ -94,3 +94,23 @@ def test_each_kind_of_text() -> None:
     assert markdown("a|<b>\nc") == "a\\|&lt;b> c"
     assert [cell(text) for text in ("=1", "@a", "-x", "ok")] == ["'=1", "'@a", "'-x", "ok"]
     assert drawn_text("$x$") == r"\$x\$"
+
+
+@pytest.mark.parametrize("name", ["analysis", "analysis/tables"])
+def test_reports_are_not_written_through_a_link(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    run = shutil.copytree(DATA / "runs" / "resnet_w2", tmp_path / "run")
+    (tmp_path / "victim").mkdir()
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(tmp_path / "victim")
+    assert main(["analyze", str(run)]) == 2
+    assert f"{name}: a link" in capfd.readouterr().err
+    assert not list((tmp_path / "victim").iterdir())
+
+
+def test_a_link_in_a_run_folder_shows_nothing_of_this_machine(tmp_path: Path) -> None:
+    run = shutil.copytree(DATA / "runs" / "resnet_w2", tmp_path / "run")
+    (tmp_path / "secret").write_text("TOPSECRET")
+    (run / "config.yaml").unlink()
+    (run / "config.yaml").symlink_to(tmp_path / "secret")
+    assert main(["analyze", str(run)]) in (0, 3)
+    assert all("TOPSECRET" not in path.read_text() for path in (run / "analysis").rglob("*.[hmj]*"))

@@ -78,7 +78,10 @@ def test_throughput_is_that_of_the_steady_unprofiled_steps(tmp_path: Path) -> No
             for step in case["steps"]
         ]
         times = [round(step["time_s"] * 1e9) for step in case["steps"]]
-        pq.write_table(pa.table({"phase": phases, "host_ns": pa.array(times, pa.int64())}), rank_dir.steps)
+        numbers = list(range(len(phases)))
+        pq.write_table(
+            pa.table({"step": numbers, "phase": phases, "host_ns": pa.array(times, pa.int64())}), rank_dir.steps
+        )
     config = parse_config({"world_size": case["world_size"], "batch_size": case["batch_per_gpu"]})
     steady = pass_steps.read_pass(run_dir.for_pass("plain"), "measured")
     traced = pass_steps.read_pass(run_dir.for_pass("torch"), "active")

@@ -7,6 +7,9 @@ window, its rows, and one copy of each distinct string.
 
 import codecs
 import hashlib
+import os
+import shutil
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -223,19 +226,47 @@ def kernels() -> list[Callable[..., Any]]:
         import numba
 
         config: Any = numba.config
-
         sources = sorted(Path(__file__).parent.glob("*.py"))
         digest = hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
-        kept = config.CACHE_DIR
-        config.CACHE_DIR = str(user_folder() / f"numba-{digest}")
+        kept, folder = config.CACHE_DIR, user_folder() / f"numba-{digest}"
         try:
-            _kernels.extend(_compiled())
-        except RuntimeError:  # numba found no writable folder
-            config.CACHE_DIR = tempfile.mkdtemp(prefix="rankscope-numba-")
-            _kernels.extend(_compiled())
+            _kernels.extend(_compiled_in(folder) or _compiled_in(folder) or _compiled_in(None) or [])
         finally:
             config.CACHE_DIR = kept
     return _kernels
+
+
+def _compiled_in(folder: Path | None) -> list[Callable[..., Any]] | None:
+    """Return the functions with `folder` as numba's cache, or with a new one; None if that cannot be used.
+
+    A damaged index can raise anything when it is read. Then the folder is emptied for the next try.
+    """
+    import numba
+
+    if folder is None:
+        numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="rankscope-numba-")  # type: ignore[attr-defined]
+        return _compiled()
+    if not _private(folder):
+        return None
+    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+    try:
+        return _compiled()
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def _private(folder: Path) -> bool:
+    """Make the folder if it is missing; return whether only this user can write to it, or put another in its place.
+
+    numba's cache holds pickles, and reading a pickle runs what is in it.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = [path.lstat() for path in (folder, folder.parent)]
+    except OSError:
+        return False
+    return all(stat.S_ISDIR(each.st_mode) and each.st_uid == os.getuid() and not each.st_mode & 0o022 for each in found)
 
 
 def _compiled() -> list[Callable[..., Any]]:

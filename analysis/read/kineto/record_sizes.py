@@ -1,8 +1,8 @@
-"""Adds the sizes of gloo's collectives to a trace. Input: a trace and its file. Output: the trace with sizes.
+"""Adds the sizes of collectives that have no metadata. Input: a trace and its file. Output: the trace with sizes.
 
-Gloo writes no metadata about its collectives. With `record_shapes`, its records have the dimensions and the type of the
-first tensor list. The reader does not keep shapes, because every operator has some. So this module reads the file again
-for these few records.
+Gloo writes no metadata about its collectives, and torch wrote none about NCCL's before 2.2. With `record_shapes`, their
+records on the CPU have the dimensions and the type of the first tensor list. The reader does not keep shapes, because
+every operator has some. So this module reads the file again for these few records.
 """
 
 import re
@@ -14,13 +14,13 @@ import msgspec
 import numpy as np
 from isal import igzip
 
-from rankscope.analysis.core.collective_kinds import GLOO, scalar_type
-from rankscope.analysis.core.table import UNKNOWN, Table, encode
+from rankscope.analysis.core.collective_kinds import has_shapes, is_communication, is_host_collective, scalar_type
+from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.read.decode import nanoseconds
 from rankscope.analysis.read.kineto.reader import base_time
 from rankscope.analysis.read.rank_trace import RankTrace
 
-_RECORD = re.compile(rb'\{[^{}]*"name":\s*"' + re.escape(GLOO).encode() + rb'[^"]*"[^{}]*"args":\s*\{[^{}]*\}[^{}]*\}')
+_RECORD = re.compile(rb'\{[^{}]*"name":\s*"(?:gloo:|nccl:|record_param_comms)[^"]*"[^{}]*"args":\s*\{[^{}]*\}[^{}]*\}')
 _MOST_BYTES = 1 << 30
 
 
@@ -35,25 +35,30 @@ class _Record(msgspec.Struct):
 
 
 def with_sizes(trace: RankTrace, path: Path) -> RankTrace:
-    """Return the trace with the element counts and types of gloo's collectives, if it was recorded with shapes."""
+    """Return the trace with the element counts and types of such collectives, if it was recorded with shapes."""
     host = trace.host
-    if not trace.extra.get("record_shapes") or not len(host):
-        return trace
-    rows = np.flatnonzero(host.where("name", lambda word: word.startswith(GLOO)) & (host["in_nelems"] == UNKNOWN))
-    found = _records(path, base_time(trace.extra)) if len(rows) else {}
+    rows = np.flatnonzero(host.where("name", has_shapes) & (host["in_nelems"] == UNKNOWN) & (host["collective"] < 0))
+    found = _records(path, base_time(trace.extra)) if len(rows) and _lacks_sizes(trace) else {}
     if not found:
         return trace
-    counts = host["in_nelems"].copy()
-    types = host.texts("dtype")
+    counts, types = host["in_nelems"].copy(), host["dtype"].copy()
+    words = list(host.words["dtype"])
     for row in rows.tolist():
         count, kind = found.get(int(host["start"][row]), (None, None))
         if count is not None:
-            counts[row], types[row] = count, kind
-    codes, words = encode(types)
-    filled = Table({**host.columns, "in_nelems": counts, "dtype": codes}, {**host.words, "dtype": words})
-    device = trace.device
-    device = Table(device.columns, {**device.words, "dtype": words}) if not len(device) else device
+            counts[row] = count
+            if kind is not None and kind not in words:
+                words.append(kind)
+            types[row] = -1 if kind is None else words.index(kind)
+    filled = Table({**host.columns, "in_nelems": counts, "dtype": types}, {**host.words, "dtype": words})
+    device = Table(trace.device.columns, {**trace.device.words, "dtype": words})  # both share their codes
     return msgspec.structs.replace(trace, host=filled, device=device)
+
+
+def _lacks_sizes(trace: RankTrace) -> bool:
+    """Return whether there are collectives without metadata: communication kernels, or records of gloo."""
+    kernels = trace.device.where("name", is_communication) & (trace.device["collective"] < 0)
+    return bool(kernels.any()) or bool(trace.host.where("name", is_host_collective).any())
 
 
 def _records(path: Path, base: int) -> dict[int, tuple[int, str | None]]:
@@ -63,7 +68,9 @@ def _records(path: Path, base: int) -> dict[int, tuple[int, str | None]]:
             text = file.read(_MOST_BYTES)
     except (OSError, EOFError, zlib.error, igzip.BadGzipFile):
         return {}
-    found = {}
+    if b'"Input Dims"' not in text:
+        return {}
+    found: dict[int, tuple[int, str | None]] = {}
     for match in _RECORD.finditer(text):
         try:
             record = msgspec.json.decode(match[0], type=_Record, strict=False)

@@ -1,0 +1,97 @@
+"""Tells what a trace lost from what never leaves a record or cannot be linked to its launch.
+
+Input: a rank's runtime calls and its device records of all devices. Output: for each step how many calls put work on a
+device, and of how many the record is there. Lost are calls of kernels and graphs for which there is no record, linked
+or not. These do not count as lost:
+
+- a call without a record, if there is a record for it that names no launch (communication kernels of ROCm)
+- calls while a graph is captured: they run later, as part of the graph
+- memsets, and single copies: a driver may do them in another way, and then there is nothing to record
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from rankscope.analysis.core.record_kinds import KERNEL, WORK, work_of
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.rank.rank_data import NO_STEP
+from rankscope.analysis.rank.steps import step_at
+
+_CAPTURE = {"begin": "streambegincapture", "end": "streamendcapture"}
+
+
+def coverage(steps: Table, work: Table, launches: Table) -> tuple[Column, Column]:
+    """Return (calls that put work on a device, those of them that are not lost) of each step.
+
+    `work` are the records of all devices with `launch_start` and `step`.
+    """
+    calls = _calls(launches)
+    step = step_at(calls["start"], steps)
+    seen = np.isin(calls["correlation"], work["correlation"])
+    computing = np.isin(calls["kind"], (WORK["kernel"], WORK["graph"]))
+    spare = _spare(steps, work)
+    launched, covered = [], []
+    for row, number in enumerate(steps["step"].tolist()):
+        own = step == number
+        missing = int((own & ~seen & computing).sum())
+        lost = max(0, missing - int(spare[row]))
+        copies = int((own & ~seen & ~computing).sum()) if lost else 0  # beside lost kernels, copies are lost too
+        launched.append(int((own & computing).sum()) + int((own & ~computing & seen).sum()) + copies)
+        covered.append(launched[-1] - lost - copies)
+    return np.array(launched, np.int64), np.array(covered, np.int64)
+
+
+def without_records(work: Table, launches: Table) -> dict[str, int]:
+    """Return how many memsets and copies left no record, by the name of the call."""
+    calls = _calls(launches)
+    quiet = np.isin(calls["kind"], (WORK["memset"], WORK["copy"]))
+    missing = calls.take(quiet & ~np.isin(calls["correlation"], work["correlation"]))
+    return dict(Counter(name for name in missing.texts("name") if name is not None))
+
+
+def _calls(launches: Table) -> Table:
+    """Return the calls that put work on a device, with their kind, without those that a graph captured."""
+    kinds = np.array([WORK[work_of(word)] for word in launches.words["name"]] + [WORK[None]])
+    calls = launches.with_columns(kind=kinds[launches["name"]])
+    calls = calls.take((calls["kind"] != WORK[None]) & (calls["start"] != UNKNOWN))
+    return calls.take(~_captured(calls, launches))
+
+
+def _captured(calls: Table, launches: Table) -> Column:
+    """Return which calls were made between the begin and the end of a graph's capture on their thread.
+
+    A capture that began before the window has only an end, one that ended after it only a begin.
+    """
+    result = np.zeros(len(calls), bool)
+    marks = {
+        name: launches.where("name", lambda word, text=text: text in word.lower()) & (launches["start"] != UNKNOWN)  # type: ignore[misc]
+        for name, text in _CAPTURE.items()
+    }
+    if not any(mask.any() for mask in marks.values()):
+        return result
+    for thread in np.unique(launches["thread"][marks["begin"] | marks["end"]]).tolist():
+        on = launches["thread"] == thread
+        begins, ends = (np.sort(launches["start"][marks[name] & on]) for name in ("begin", "end"))
+        own = calls["thread"] == thread
+        time = calls["start"]
+        begun = np.searchsorted(begins, time, "right")
+        ended = np.searchsorted(ends, time, "right")
+        open_before = int(len(ends) > 0 and (not len(begins) or ends[0] < begins[0]))
+        result |= own & (begun + open_before > ended)
+    return result
+
+
+def _spare(steps: Table, work: Table) -> Column:
+    """Return how many kernels of each step are not the first record of a call: each may belong to a call without one.
+
+    Further kernels of a graph belong to the graph.
+    """
+    kernels = work.take((work["activity"] == KERNEL) & (work["step"] != NO_STEP))
+    graph = kernels.where("launch_name", lambda word: work_of(word) == "graph")
+    linked = kernels["launch_start"] != UNKNOWN
+    _, first = np.unique(kernels["correlation"], return_index=True)
+    again = np.ones(len(kernels), bool)
+    again[first] = False
+    spare = kernels["step"][~linked | (again & ~graph)]
+    return np.array([int((spare == number).sum()) for number in steps["step"].tolist()], np.int64)
