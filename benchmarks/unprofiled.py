@@ -59,7 +59,7 @@ def record(out: Path, jobs: list[str], faults: list[str], repeats: range, steps:
                 run_dir = _folder(out / f"{job}-{fault}-{repeat}", rank, steps)
                 if context is None:
                     context = join(_config(run_dir))
-                context.barrier()
+                context.barrier("case")
                 recording = Recording(run_dir, ["plain", "timed"], rank)
                 recording.rank_dir.path.mkdir(parents=True, exist_ok=True)
                 with reporting(recording.rank_dir, of=recording.needed) as progress:

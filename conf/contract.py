@@ -3,6 +3,7 @@
 None of the three imports another. A word that two of them use stands here, once.
 """
 
+import signal
 from typing import Any, Literal, get_args
 
 # --- exit statuses ------------------------------------------------------------------------------------------------
@@ -33,9 +34,14 @@ Phase = Literal["warmup", "measured", "wait", "active"]
 COUNTED: tuple[Phase, ...] = ("measured", "active")  # in the plain pass, in the others
 
 # Where a rank is, in progress.json, in the order in which it gets there.
-Stage = Literal["setup", "turn", "warmup", "measure", "export", "done"]
+# `done`: its files are written; `ended`: the job's own code has ended, too.
+Stage = Literal["setup", "turn", "warmup", "measure", "export", "done", "ended"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 TURN: Stage = "turn"  # waits until other runs on this host have measured
+
+ENDED: Stage = "ended"
+RECORDED: tuple[Stage, ...] = ("done", ENDED)
+STACKS = signal.SIGRTMAX - 2  # makes a rank write the Python stacks of its threads
 
 # NCCL's Flight Recorder: the variable that sizes its buffer, in newer and in older releases of torch.
 RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")

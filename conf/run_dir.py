@@ -97,7 +97,7 @@ class RankDir:
 
     @property
     def stack(self) -> Path:
-        """Python stacks of all threads of the rank, appended at each SIGUSR1; empty if there was none."""
+        """Python stacks of all threads of the rank, appended each time they are asked for; empty if they never were."""
         return self.path / "stack.txt"
 
     @property

@@ -43,7 +43,9 @@ class RunConfig(Section, frozen=True, kw_only=True):
     script_args: list[ScriptArgument] | str = msgspec.field(
         default_factory=list
     )  # [--epochs,3], or one text that is split as a shell does
-    steps_from: Literal["auto", "recorder", "profiler", "optimizer", "loader"] = "auto"  # which marks end its steps
+    steps_from: Literal["auto", "recorder", "profiler", "optimizer", "loader", "backward", "model"] = (
+        "auto"  # which marks end its steps
+    )
     run_on: bool = False  # let the script continue to its own end after recording
     mode: Literal["train", "eval", "inference"] = "train"
     runs_dir: str = "runs"

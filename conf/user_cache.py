@@ -1,7 +1,10 @@
 """rankscope's folder in the user's cache, and the paths of measured node ceilings in it."""
 
+import atexit
+import functools
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -9,12 +12,24 @@ SCHEMA = 1  # version of a ceilings file
 
 
 def user_folder() -> Path:
-    """Return rankscope's folder in the user's cache; it may not exist yet. Without a home folder: a temporary one."""
-    root = os.environ.get("XDG_CACHE_HOME")
+    """Return rankscope's folder in the user's cache; it may not exist yet.
+
+    A user without a home folder, as in a container that was started with any uid, has a folder for this process alone.
+    """
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(root):  # the standard says to ignore any other
+        return Path(root) / "rankscope"
     try:
-        return Path(root or Path.home() / ".cache") / "rankscope"
-    except RuntimeError:  # no HOME, and no entry for this user: a container with an arbitrary uid
-        return Path(tempfile.gettempdir()) / f"rankscope-{os.getuid()}"
+        return Path.home() / ".cache" / "rankscope"
+    except RuntimeError:
+        return _of_this_process()
+
+
+@functools.cache
+def _of_this_process() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="rankscope-cache-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def path_for(folder: Path, host: str, device: str, backend: str, world_size: int) -> Path:

@@ -4,23 +4,23 @@ import logging
 import os
 import sys
 
+from rankscope.harness.script import endings
 from rankscope.harness.worker import main
 
 
 def run(arguments: list[str]) -> int:
-    """Run the rank; prints the traceback of an error and returns the exit status."""
+    """Run the rank; prints what ended it as the interpreter would, and returns the exit status."""
     try:
         main(arguments)
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
     except BaseException as error:  # a boundary: os._exit below skips the interpreter's own traceback
-        sys.excepthook(type(error), error, error.__traceback__)
-        return 1
+        return endings.status_of(error)
     return 0
 
 
 if __name__ == "__main__":
     status = run(sys.argv[1:])
+    if status and sys.modules["__main__"].__dict__ is not globals():  # a script: its exit handlers are to run
+        endings.leave(status)
     if status:  # exit immediately: destructors of process groups could wait for ranks that are gone
         logging.shutdown()
         sys.stdout.flush()

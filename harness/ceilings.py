@@ -59,7 +59,7 @@ def timed(call: Callable[[], Any], context: RankContext, calls: int = _CALLS, wa
     for _ in range(warmup):
         call()
     context.synchronize()
-    context.barrier()
+    context.barrier("ceilings")
     if context.cuda:
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         first.record()

@@ -27,7 +27,7 @@ class Recorder(Instrument):
     def __init__(self) -> None:
         self._job = _job()
         if self._job is not None:
-            self._job.recorder = True
+            self._job.has_recorder()
         super().__init__(self._job)
 
     @property
@@ -38,5 +38,5 @@ class Recorder(Instrument):
 
 def _job() -> "ScriptJob | None":
     """Return the recorded job of this process, or None; the module is loaded only if rankscope started the script."""
-    module = sys.modules.get("rankscope.harness.script.job")
+    module = sys.modules.get("rankscope.harness.script.run")
     return None if module is None else module.current()

@@ -2,18 +2,20 @@
 
 import logging
 import os
+import signal
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from rankscope.conf.run_dir import RankDir, RunDir
-from rankscope.harness.group.interrupt import saving
+from rankscope.harness.group.interrupt import SIGNALS, saving
 from rankscope.harness.group.process_group import die_with_parent
+from rankscope.harness.record.describe import one_line
 from rankscope.harness.record.nvtx import under_nsys
 from rankscope.harness.record.progress import answer_for_stacks
-from rankscope.harness.record.recording import Recording, one_line
+from rankscope.harness.record.recording import Recording
 from rankscope.harness.record.timed_collectives import keep_record
-from rankscope.harness.script import job as script
+from rankscope.harness.script import run as script
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +40,9 @@ def main(arguments: list[str]) -> None:
     if "timed" in names:
         keep_record()
     recording = Recording(run_dir, names, rank)
-    with saving(recording.save_for):
+    # Ctrl-C goes to the launcher, which sends SIGTERM: a script's own KeyboardInterrupt stays its own
+    signals = (signal.SIGTERM,) if recording.config.script is not None else SIGNALS
+    with saving(recording.save_for, signals):
         try:
             _run(recording)
         except BaseException as error:  # a boundary: every end of a rank is recorded and passed on to torchrun

@@ -26,9 +26,9 @@ from rankscope.conf.user_cache import cache_folder, path_for
 from rankscope.launch.cli import overrides_only, run_command
 from rankscope.launch.configure.compose import compose
 from rankscope.launch.configure.preflight import refuse
-from rankscope.launch.run.record import say
 from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.processes import MARK, Stop, end, mark, start
+from rankscope.launch.system.terminal import say
 from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
 
 _GRACE_S = 5.0

@@ -6,8 +6,8 @@ import click
 
 from rankscope.conf import ConfigError, RunDirError, command
 from rankscope.conf.contract import signal_status
-from rankscope.launch.run.record import say
 from rankscope.launch.system.processes import Interrupted
+from rankscope.launch.system.terminal import say
 
 KNOWN = (ConfigError, RunDirError)
 

@@ -6,8 +6,9 @@ from rankscope.conf import RunConfig
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL, TORCH_PASSES
 from rankscope.launch.configure.model_size import with_size
 from rankscope.launch.configure.preflight import refuse
-from rankscope.launch.run.record import Recorded, analyse, record, say
+from rankscope.launch.run.record import Recorded, analyse, record
 from rankscope.launch.system.processes import Stop
+from rankscope.launch.system.terminal import say
 from rankscope.launch.system.torch_facts import torch_facts
 
 HINT = "give another runs_dir or make room"  # about a folder that the system refuses
@@ -35,6 +36,7 @@ def report(recorded: Recorded, stop: Stop) -> int:
     ranks = [rank for name in TORCH_PASSES for rank in run_dir.for_pass(name).ranks()]
     traces = [rank for rank in ranks if rank.trace.exists() and rank.info.exists()]
     traces = traces or [rank for rank in run_dir.for_pass("nsys").ranks() if rank.nsys_export.exists()]
-    status = analyse(run_dir, stop, partial=True) if traces else NO_NUMBERS
+    found = bool(traces) or "completed" in run_dir.read_record().get("passes", {}).values()
+    status = analyse(run_dir, stop, partial=True) if found else NO_NUMBERS
     say(f"rankscope: status failed; what was recorded is kept in {run_dir.path}")
-    return PARTIAL if traces and status in (OK, PARTIAL) else NO_NUMBERS
+    return PARTIAL if found and status in (OK, PARTIAL) else NO_NUMBERS

@@ -17,10 +17,11 @@ from rankscope.conf.run_dir import Status
 from rankscope.conf.sections import SlurmConfig
 from rankscope.launch.run.failure import Failure, Kind
 from rankscope.launch.run.nodes import Node
-from rankscope.launch.run.record import Recorded, finish, say
+from rankscope.launch.run.record import Recorded, finish
 from rankscope.launch.slurm_job import job
 from rankscope.launch.system import slurm
 from rankscope.launch.system.processes import Interrupted, Stop
+from rankscope.launch.system.terminal import say
 
 _ITS_OWN = ("COMPLETED", "FAILED")  # states of a job that ended by itself
 _KINDS: dict[str, Kind] = {

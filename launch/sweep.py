@@ -23,9 +23,10 @@ from rankscope.launch.configure.model_size import with_size
 from rankscope.launch.configure.preflight import refuse, refuse_submission
 from rankscope.launch.configure.sweep_points import plan
 from rankscope.launch.run.failure import Failure
-from rankscope.launch.run.record import analyse, record, say, status_of
+from rankscope.launch.run.record import analyse, record, status_of
 from rankscope.launch.system import slurm
 from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.system.terminal import say
 from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
 
 _REPORT = ("-m", "rankscope.conf.cli", "report")

@@ -3,15 +3,15 @@
 from collections.abc import Iterable
 from typing import Any
 
-from rich import console
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
 from rankscope.conf.plain_text import visible
+from rankscope.conf.terminal import Terminal
 
 
-class Console(console.Console):
+class Console(Terminal):
     """rich's console without markup, emoji and guessed colours in strings."""
 
     def __init__(self, **options: Any) -> None:

@@ -32,6 +32,7 @@ _TYPES: dict[str, Any] = {
     "bucket_bytes": list[Count],
     "clock_probes": list[Probe],
     "notes": list[str],
+    "step_is": str,
 }
 
 

@@ -102,7 +102,10 @@ def recording_notices(run_dir: RunDir) -> list[Notice]:
     said: dict[str, Notice] = {}
     for pass_dir in (found for kind in PASSES for found in run_dir.repeats(kind)):
         for rank_dir in pass_dir.ranks():
-            notes = _rank_info(rank_dir, []).get("notes")
+            info = _rank_info(rank_dir, [])
+            notes, step_is = info.get("notes"), info.get("step_is")
+            if step_is is not None:
+                said.setdefault(step_is, Notice(kind="what_a_step_is", level="info", message=step_is))
             for text in notes or []:
                 notice = Notice(kind="recording", rank=rank_dir.rank, message=f"{pass_dir.name} pass: {text}")
                 said.setdefault(str(text), notice)

@@ -39,13 +39,20 @@ class RankContext:
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
-    def barrier(self) -> None:
+    def barrier(self, purpose: str) -> bool:
+        """Wait for all ranks at a meeting for `purpose`; returns whether all are there, as a single rank always is."""
         if self.control is not None:
-            self.control.barrier()
+            return self.control.barrier(purpose)
+        return self.world_size == 1
+
+    @property
+    def apart(self) -> bool:
+        """Whether the ranks do not step alike, so that they no longer meet."""
+        return self.world_size > 1 and (self.control is None or self.control.meetings.apart)
 
     def largest(self, value: float) -> float:
-        """Return the largest `value` of all ranks; every rank calls this."""
-        if self.control is None:
+        """Return the largest `value` of all ranks; of this rank alone if they are apart."""
+        if self.control is None or not self.control.barrier("compare"):
             return value
         gathered, work = self.control.gather_later(torch.tensor([value], dtype=torch.float64))
         work.wait()
@@ -101,20 +108,29 @@ def context_of(device: torch.device, backend: str | None, control: Control | Non
     )
 
 
-def of_script(timeout_s: float, name: str = "control") -> tuple[RankContext, str | None]:
-    """Return the rank of a script that has chosen its device and groups, and a problem to report, or None.
+def of_script(timeout_s: float, name: str) -> tuple[RankContext, str | None]:
+    """Return the rank of a script that has chosen its device and groups, and a problem to report, or None."""
+    try:
+        return in_script(connect(name, timeout_s=timeout_s)), None
+    except ControlError as error:
+        return in_script(None), f"{error} of the first: ranks do not begin together"
 
-    Does not initialise a device that the script has not used yet.
-    """
+
+def in_script(control: Control | None) -> RankContext:
+    """Return the rank of a script. Does not initialise a device that the script has not used yet."""
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_initialized() else torch.device("cpu")
     backend = str(dist.get_backend()) if dist.is_available() and dist.is_initialized() else None
-    try:
-        return context_of(device, backend, connect(name, timeout_s=timeout_s)), None
-    except ControlError as error:
-        return context_of(device, backend, None), f"{error} of the first: ranks do not begin together"
+    return context_of(device, backend, control)
 
 
 _kept: list[Any] = []
+
+
+def leave_groups() -> None:
+    """Destroy the groups of a script that did not come to it, because it was ended."""
+    if dist.is_available() and dist.is_initialized():
+        _kept.append(dist.group.WORLD)
+        dist.destroy_process_group()
 
 
 def leave(context: RankContext) -> None:
@@ -124,7 +140,7 @@ def leave(context: RankContext) -> None:
     a thread that may need the same lock to release the last collective: one rank in a hundred hung in this way.
     """
     if context.backend is not None:
-        context.barrier()
+        context.barrier("leave")
         _kept.extend((context.control, dist.group.WORLD))
         dist.destroy_process_group()
 

@@ -9,20 +9,21 @@ import functools
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as loaders
 
 from rankscope.conf.contract import RangeName
+from rankscope.harness.observe.principal import Principal
+from rankscope.harness.observe.samples import samples_from
 from rankscope.harness.record.ranges import Ranges
 
-Source = Literal["recorder", "profiler", "optimizer", "loader"]
+Source = Literal["recorder", "profiler", "optimizer", "loader", "backward", "model"]
 
 
 class Target(Protocol):
@@ -34,6 +35,9 @@ class Target(Protocol):
 
     def mark(self, source: Source) -> None:
         """A step ends here, if steps are those of `source`."""
+
+    def changed(self, source: Source) -> None:
+        """The loop goes by another optimizer or loader from here on."""
 
     def batch(self, samples: int | None, *, first: bool) -> None:
         """A loader gave a batch; `first` of its epoch."""
@@ -49,8 +53,11 @@ class Marks:
         self._open: RangeName | None = None  # the range that `Marks` has opened
         self._depth: Counter[RangeName] = Counter()  # nested calls
         self._marked_in_backward = False
-        self._ended = False  # the loader has just raised StopIteration
-        self._main: weakref.ref[Optimizer] | None = None  # the optimizer whose steps count
+        self._ended = False  # the main loader has just raised StopIteration
+        self._main: dict[str, Principal] = {"optimizer": Principal(), "loader": Principal()}
+        self._loaders: weakref.WeakKeyDictionary[Any, Callable[[], Any]] = weakref.WeakKeyDictionary()  # of iterators
+        self.elsewhere = False  # whether a loader or a backward pass was used on another thread
+        self.loaders: set[int] = set()  # those that gave batches
         self.optimizers: Counter[str] = Counter()  # steps by kind and place of the optimizer
         self.skipped = 0  # steps that a GradScaler skipped
         self.made_optimizers = 0
@@ -67,6 +74,21 @@ class Marks:
             register_optimizer_step_post_hook(lambda optimizer, *_: self._after_step(optimizer)),
         ):
             self._undo.append(handle.remove)
+
+    def forget_main(self) -> None:
+        """Let the next optimizer and loader be those that the loop goes by."""
+        for kind in self._main:
+            self._main[kind] = Principal()
+
+    def when_compiled(self, act: Callable[[], None]) -> None:
+        """Call `act` before the script asks torch to compile anything."""
+
+        def around(original: Any, *args: Any, **kwargs: Any) -> Any:
+            act()
+            return original(*args, **kwargs)
+
+        self._replace(torch, "compile", around)
+        self._replace(torch.nn.Module, "compile", around)
 
     def remove(self) -> None:
         """Stop listening and restore torch's functions."""
@@ -110,6 +132,7 @@ class Marks:
 
     def _enter(self, name: RangeName) -> None:
         if not self._here:
+            self.elsewhere = self.elsewhere or threading.get_ident() != self._thread
             return
         self._depth[name] += 1
         inside_closure = name == "backward" and self._depth["optimizer"] == 1
@@ -140,26 +163,50 @@ class Marks:
     def _around_start(self, original: Any, loader: Any) -> Any:
         self._enter("data_wait")
         try:
-            return original(loader)
+            iterator = original(loader)
         finally:
             self._exit("data_wait")
+        if isinstance(iterator, loaders._BaseDataLoaderIter):
+            # A loader that keeps its iterator would otherwise never be freed, nor its workers ended.
+            keeps = getattr(loader, "_iterator", None) is iterator
+            self._loaders[iterator] = weakref.ref(loader) if keeps else lambda: loader
+        return iterator
 
     def _around_next(self, original: Any, iterator: Any) -> Any:
+        known = self._loaders.get(iterator)
+        loader = known() if known is not None else None
+        principal, outermost, main = self._main["loader"], False, False
         if self._here and not self._depth["data_wait"]:
-            self.close()
-            if not self._ended:  # otherwise StopIteration has already ended the step
-                self._target.mark("loader")
+            main = self._asked(iterator if loader is None else loader)
         self._enter("data_wait")
-        outermost, self._ended = False, True
         try:
             batch = original(iterator)
-            self._ended = False
+            self._ended = self._ended and not main
+        except StopIteration:
+            if main:
+                self._ended = True  # the step has ended already
+                principal.release(iterator if loader is None else loader)
+            raise
         finally:
             outermost = self._exit("data_wait")
         if outermost:
-            self._target.batch(samples_of(batch), first=iterator._num_yielded == 1)
+            self.loaders.add(id(loader))
+            number = iterator._num_yielded
+            self._target.batch(samples_from(batch, loader, number), first=number == 1)
             self.guess_forward()
         return batch
+
+    def _asked(self, loader: Any) -> bool:
+        """End a step if the loop goes by this loader; returns whether it does."""
+        heard = self._main["loader"].hear(loader)
+        if heard == "other":
+            return False
+        self.close()
+        if heard == "changed":
+            self._target.changed("loader")
+        elif not self._ended:
+            self._target.mark("loader")
+        return True
 
     def _around_backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self._enter("backward")
@@ -169,9 +216,11 @@ class Marks:
             if self._exit("backward"):
                 if self._depth["optimizer"]:
                     self._switch("optimizer")  # this was its closure
-                if self._marked_in_backward:
+                elif self._marked_in_backward:
                     self._marked_in_backward = False
                     self._target.mark("optimizer")
+                else:
+                    self._target.mark("backward")
 
     def _around_making(self, original: Any, *args: Any, **kwargs: Any) -> Any:
         self.made_optimizers += 1
@@ -203,13 +252,12 @@ class Marks:
 
     def _stepped(self, optimizer: Optimizer) -> None:
         self.optimizers[_name(optimizer)] += 1
-        main = self._main() if self._main is not None else None
-        if main is None:  # the first optimizer that steps, or the next one if that is gone
-            main = optimizer
-            self._main = weakref.ref(optimizer)
-        if main is not optimizer:
+        heard = self._main["optimizer"].hear(optimizer)
+        if heard == "other":
             return
-        if self._depth["backward"]:
+        if heard == "changed":
+            self._target.changed("optimizer")
+        elif self._depth["backward"]:
             self._marked_in_backward = True
         else:
             self.close()
@@ -221,15 +269,3 @@ class Marks:
 
 def _name(optimizer: Optimizer) -> str:
     return f"{type(optimizer).__name__} {id(optimizer):x}"
-
-
-def samples_of(batch: Any) -> int | None:
-    """Return the length of the first tensor in a batch, or None."""
-    if isinstance(batch, Tensor):
-        return batch.shape[0] if batch.dim() else None
-    if isinstance(batch, Mapping):
-        batch = list(batch.values())
-    if isinstance(batch, list | tuple):
-        found = (samples_of(item) for item in batch)
-        return next((samples for samples in found if samples is not None), None)
-    return None

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from rankscope.harness.observe.marks import Marks, Source, samples_of
+from rankscope.harness.observe.marks import Marks, Source
+from rankscope.harness.observe.samples import samples_of
 from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.step_timer import StepTimer
 
@@ -23,6 +24,10 @@ class Observer:
     def mark(self, source: Source) -> None:
         """End the open step and begin the next, if steps are those of `source`."""
         raise NotImplementedError
+
+    def changed(self, source: Source) -> None:
+        """The loop goes by another optimizer or loader from here on; a step ends here."""
+        self.mark(source)
 
     @property
     def timer(self) -> StepTimer | None:

@@ -1,7 +1,7 @@
 """Tells the launcher how far this rank is (progress.json), and on request where it hangs (stack.txt).
 
-`kill -USR1 <pid>` makes the rank write the Python stacks of all its threads to `stack.txt` in its folder, even while
-it waits inside a collective.
+`kill -s RTMAX-2 <pid>` makes the rank write the Python stacks of all its threads to `stack.txt` in its folder, even
+while it waits inside a collective.
 """
 
 import faulthandler
@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rankscope.conf.contract import Stage
+from rankscope.conf.contract import STACKS, Stage
 from rankscope.conf.files import write_text
 from rankscope.conf.run_dir import RankDir
 
 INTERVAL_NS = 500_000_000
-_LENGTH = 160  # the text is padded, so that each write covers the previous one
+_LENGTH = 200  # the text is padded, so that each write covers the previous one
 
 
 class Progress:
@@ -31,6 +31,7 @@ class Progress:
         self._of = of
         self._phase: Stage = "setup"
         self._step = 0
+        self._alone = 0
         self._written_ns = time.monotonic_ns()
         write_text(rank_dir.progress, self._text())
         self._file = os.open(rank_dir.progress, os.O_WRONLY)
@@ -48,6 +49,11 @@ class Progress:
         """Report a new phase at the current step."""
         self.update(phase, self._step)
 
+    def step_alone(self) -> None:
+        """Report a step that does not count, because other ranks do not step yet."""
+        self._alone += 1
+        self.update(self._phase, self._step)
+
     def expect(self, steps: int) -> None:
         """Report a new total number of steps from now on."""
         self._of = steps
@@ -56,7 +62,15 @@ class Progress:
         os.close(self._file)
 
     def _text(self) -> str:
-        state = {"phase": self._phase, "step": self._step, "of": self._of, "pid": os.getpid(), "time": time.time()}
+        state = {
+            "phase": self._phase,
+            "step": self._step,
+            "of": self._of,
+            "pid": os.getpid(),
+            "time": time.time(),
+            "alone": self._alone,
+            "stacks": signal.getsignal(STACKS) == signal.SIG_DFL,
+        }
         return json.dumps(state).ljust(_LENGTH) + "\n"
 
 
@@ -71,5 +85,9 @@ def reporting(rank_dir: RankDir, of: int) -> Iterator[Progress]:
 
 
 def answer_for_stacks(rank_dir: RankDir) -> None:
-    """Answer SIGUSR1 until the process ends, because a rank can also hang after its work is done."""
-    faulthandler.register(signal.SIGUSR1, file=rank_dir.stack.open("w"), all_threads=True)
+    """Answer a signal until the process ends, because a rank can also hang after its work is done.
+
+    No signal that scripts use: SIGUSR1 is how SLURM announces the end of a job. If a script handles this one, too,
+    progress.json says so, and it is not sent.
+    """
+    faulthandler.register(STACKS, file=rank_dir.stack.open("w"), all_threads=True)

@@ -8,15 +8,13 @@ import hashlib
 import json
 import logging
 import os
-import platform
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
-
-import torch
 
 from rankscope.conf.columns_file import write_columns
 from rankscope.conf.contract import STEP_COLUMNS, StepRow
@@ -26,12 +24,13 @@ from rankscope.conf.schema import RunConfig, load_config
 from rankscope.harness.group import clock_probes
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record import own_backward
+from rankscope.harness.record.describe import describe, one_line
 from rankscope.harness.record.gpu_state import GpuState
 from rankscope.harness.record.nsys_capture import Capture
 from rankscope.harness.record.nvtx import Emitter, PackageEmitter, TorchEmitter, under_nsys
 from rankscope.harness.record.progress import Progress
 from rankscope.harness.record.ranges import Ranges
-from rankscope.harness.record.schedule import Plan, plans
+from rankscope.harness.record.schedule import Plan, known_steps, plans
 from rankscope.harness.record.slow_steps import SlowSteps
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.steps import Steps, Window
@@ -64,6 +63,11 @@ class Recording:
         self._tracing = threading.Lock()
         self._saved = False
 
+    @property
+    def pid(self) -> int:
+        """The process of the rank; a child that it forks has another."""
+        return int(self.info["pid"])
+
     @cached_property
     def config(self) -> RunConfig:
         return load_config(self.run_dir.config)
@@ -71,20 +75,28 @@ class Recording:
     @cached_property
     def plans(self) -> list[Plan]:
         """The windows of this start in order."""
-        return plans(self.config, self.run_dir, self.names, self._known_steps())
+        return plans(self.config, self.run_dir, self.names, known_steps(self.run_dir))
 
     @property
     def needed(self) -> int:
         """How many steps the start needs at least."""
         return sum(len(plan.phases) for plan in self.plans)
 
-    def _known_steps(self) -> int | None:
-        """Return how many steps the job makes in all, if an earlier start has seen its end."""
+    def give_up(self, steps: Steps) -> None:
+        """Leave out the last window, in which no step counts: it is recorded in another start."""
+        window = steps.windows.pop()
+        steps.waiting.insert(0, window.plan)
+        shutil.rmtree(self._dir_of(window).path, ignore_errors=True)
+
+    def found_before(self) -> dict[str, Any]:
+        """Return what an earlier start says about the steps of this rank; empty if this start has the plain window."""
+        if self.kind == "plain":
+            return {}
         try:
-            found = read_json(self.run_dir.for_pass("plain").rank(self.info["rank"]).info)["job_steps"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return found if isinstance(found, int) else None
+            found = read_json(self.run_dir.for_pass("plain").rank(self.info["rank"]).info)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) and found.get("status") == "ok" else {}
 
     @cached_property
     def turn(self) -> Turn:
@@ -161,6 +173,25 @@ class Recording:
             notes.append(text)
             log.info("%s", text)
 
+    def note_later(self, text: str) -> None:
+        """Add a line about what came after the files were written."""
+        log.info("%s", text)
+        try:
+            info = read_json(self.rank_dir.info)
+            write_json(self.rank_dir.info, info | {"notes": [*info.get("notes", []), text]})
+        except (OSError, ValueError):  # it is in the log
+            return
+
+    def dismiss(self) -> None:
+        """Keep nothing of what is recorded so far: `prepare` follows."""
+        self._ignore_backward()
+        if self._gpu is not None:
+            self._gpu.stop()
+        if self.steps is not None:
+            self.steps.dismiss()
+        self.info.pop("clock_probes", None)
+        self._ranges.clear()
+
     def _dir_of(self, window: Window) -> RankDir:
         return self.run_dir.for_pass(window.plan.name).rank(self.rank_dir.rank)
 
@@ -195,7 +226,7 @@ class Recording:
     def _compare_clocks(self, when: str) -> None:
         assert self.steps is not None
         context = self.steps.context
-        if context.control is not None or context.world_size == 1:
+        if context.barrier("clock"):
             self.info.setdefault("clock_probes", []).append(clock_probes.probe(context, when).to_json())
 
     @contextmanager
@@ -267,32 +298,3 @@ class Recording:
         if window is not None and window.slow is not None and window.slow.found:
             write_text(rank_dir.slow_steps, json.dumps(window.slow.found))
         write_json(rank_dir.info, info)
-
-
-def one_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def describe(context: RankContext) -> dict[str, Any]:
-    """Return the identity of this rank for rank.json."""
-    properties: Any = torch.cuda.get_device_properties(context.device) if context.cuda else None
-    return {
-        "rank": context.rank,
-        "local_rank": context.local_rank,
-        "world_size": context.world_size,
-        "host": context.host,
-        "boot_id": context.boot_id,
-        "pid": os.getpid(),
-        "device": str(context.device),
-        "device_name": properties.name if properties else None,
-        "device_uuid": f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else None,  # as nvidia-smi prints it
-        "backend": context.backend,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "nccl": ".".join(map(str, torch.cuda.nccl.version())) if context.cuda else None,
-        "threads": torch.get_num_threads(),
-        "affinity": sorted(os.sched_getaffinity(0)),
-    }

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankscope.conf.contract import COUNTED, TORCH_PASSES, PassName, Phase
+from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import RunDir
 from rankscope.conf.schema import RunConfig
 from rankscope.conf.sections import ProfileConfig
@@ -38,6 +39,18 @@ def plans(config: RunConfig, run_dir: RunDir, names: Sequence[str], total: int |
         profile = _profile(config, kind, first=place == 0, alone="detail" not in config.passes, total=total)
         found.append(Plan(name=name, kind=kind, phases=_phases(config, kind, profile, place == 0), profile=profile))
     return found
+
+
+def known_steps(run_dir: RunDir) -> int | None:
+    """Return how many steps all ranks make at least, if an earlier start has seen the end of one."""
+    known: list[int] = []
+    for rank_dir in run_dir.for_pass("plain").ranks():
+        try:
+            found = read_json(rank_dir.info)["job_steps"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        known += [found] if isinstance(found, int) else []
+    return min(known, default=None)
 
 
 def _phases(config: RunConfig, kind: PassName, profile: ProfileConfig, first: bool) -> list[Phase]:

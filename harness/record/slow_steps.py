@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from rankscope.harness.group.hidden_thread import HiddenThread
 from rankscope.harness.record.step_timer import StepTimer
 
 _TIMES = 3.0  # the usual step
@@ -30,7 +31,7 @@ class SlowSteps:
         self._timer = timer
         self._main = threading.get_ident()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="rankscope-slow-steps", daemon=True)
+        self._thread = HiddenThread(self._watch)
         paths = sysconfig.get_paths()
         self._libraries = tuple({paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], _OURS})
 
@@ -39,8 +40,7 @@ class SlowSteps:
 
     def stop(self) -> None:
         self._ended.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._thread.join()
 
     def _watch(self) -> None:
         recent: deque[float] = deque(maxlen=50)

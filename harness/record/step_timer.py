@@ -49,8 +49,10 @@ class _Step:
     loss: float | None = None
     memory: tuple[int, int, int] | tuple[None, None, None] = (None, None, None)
 
-    def row(self) -> StepRow:
-        data_wait_ns = self.ranges_ns.get(DATA_WAIT, 0)
+    def row(self, *, waits_known: bool) -> StepRow:
+        """Return the row of the step; without a loader that was seen, the waits for data are null."""
+        waited = self.ranges_ns.get(DATA_WAIT, 0)
+        data_wait_ns = waited if waits_known else None
         allocated, reserved, peak = self.memory
         return {
             "step": self.step,
@@ -59,12 +61,12 @@ class _Step:
             "host_ns": self.host_ns,
             "device_ns": self.device_ns,
             "data_wait_ns": data_wait_ns,
-            "data_cpu_ns": self.data_cpu_ns,
+            "data_cpu_ns": self.data_cpu_ns if waits_known else None,
             **{RANGE_COLUMNS[name]: self.ranges_ns.get(name) for name in DEVICE_RANGES},
             BACKWARD_COMPUTE: self.backward_compute_ns,
             **{HOST_RANGE_COLUMNS[name]: self.host_ranges_ns.get(name) for name in HOST_RANGE_COLUMNS},
             "host_ahead": self.host_ahead,
-            "launch_ns": None if self.host_ns is None else self.host_ns - data_wait_ns,
+            "launch_ns": None if self.host_ns is None or not waits_known else self.host_ns - waited,
             "first_of_epoch": self.first_of_epoch,
             "loss": self.loss,
             "memory_allocated_bytes": allocated,
@@ -86,6 +88,7 @@ class StepTimer:
         self._pool: list[torch.cuda.Event] = []
         self._draining = threading.Lock()  # the thread that saves on a signal may call `rows`
         self._range_ns = self._range_cpu_ns = 0
+        self.waits_known = True  # whether a step without a wait for data waited 0; otherwise it is null
         self._range_event: torch.cuda.Event | None = None
         self._range: RangeName | None = None  # the open range
         self._computed: torch.cuda.Event | int | None = None  # when the open backward pass had its own gradients
@@ -111,6 +114,7 @@ class StepTimer:
             self._range_event, self._range_ns = self._record(), time.perf_counter_ns()
         else:
             self._range_ns, self._range_cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
+            self.waits_known = self.waits_known or name == DATA_WAIT
 
     def own_gradients(self) -> None:
         """Note that the rank's own gradients are computed; in a range with several backward passes, the last counts."""
@@ -191,19 +195,25 @@ class StepTimer:
             if step.step >= first:
                 step.phase = phase
 
+    def relabel_one(self, number: int, phase: Phase) -> None:
+        """Give one step another phase."""
+        for step in [*self._done, *self._pending]:
+            if step.step == number:
+                step.phase = phase
+
     def rows(self) -> list[StepRow]:
         """Return the rows so far; values that are not known yet are null."""
         self._drain()
         steps = [*self._done, *self._pending]
         if self._current is not None:
             steps.append(self._current)
-        return [step.row() for step in steps]
+        return [step.row(waits_known=self.waits_known) for step in steps]
 
     def take(self) -> list[StepRow]:
         """Return the complete rows and discard them, so that a long run does not fill the memory."""
         self._drain()
         with self._draining:
-            rows = [step.row() for step in self._done]
+            rows = [step.row(waits_known=self.waits_known) for step in self._done]
             self._done.clear()
         return rows
 

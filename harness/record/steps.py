@@ -80,7 +80,7 @@ class Steps:
 
     def start(self) -> None:
         """Meet the other ranks before step 0."""
-        self.context.barrier()
+        self.context.barrier("start")
         self._open_next(0)
 
     def begin(self, step: int) -> None:
@@ -139,6 +139,27 @@ class Steps:
         window.closed = window.plan.counted > 0  # otherwise its files say that it failed
         return window.plan.counted
 
+    def again(self, step: int) -> None:
+        """Begin the open step anew: what came before it is none of the loop's steps."""
+        self.timer.drop()
+        self.timer.begin(step, self.window.phase(step))
+
+    def adopt(self, timer: StepTimer, made: int) -> None:
+        """Take the steps that `timer` has timed as those of the first window."""
+        window = Window(plan=self.waiting.pop(0), first=0)
+        phases = window.plan.phases
+        phases += ["measured"] * (made - len(phases))
+        self.timer = timer
+        for step in range(made):
+            if phases[step] != "measured":
+                timer.relabel_one(step, phases[step])
+        self.windows.append(window)
+
+    def dismiss(self) -> None:
+        """Stop what records the open window, and keep nothing."""
+        if self.windows and self.window.slow is not None:
+            self.window.slow.stop()
+
     def abort(self) -> None:
         """Write the open window of the profiler after an error, if possible; never raises."""
         if self.windows and self.window.slow is not None:
@@ -163,18 +184,26 @@ class Steps:
         return max(0, math.ceil((self._seconds - took) / (took / window.plan.counted)))
 
     def _open_next(self, step: int) -> None:
-        """Open the next window that can be recorded here; the job is complete if there is none."""
-        while self.waiting:
+        """Open the next window that can be recorded here; the job is complete if there is none.
+
+        Ranks that no longer step alike open none: the step numbers of a rank say nothing of another's.
+        """
+        together = not self.windows or self._meet()
+        while self.waiting and together:
             self._open(step)
             if self.window.skipped is None:
                 return
         self.complete = True
 
+    def _meet(self) -> bool:
+        """Wait for all ranks before a window opens; if they are apart only a window that is left would be missing."""
+        if not self.waiting:
+            return True
+        self.context.synchronize()
+        return self.context.barrier("window") or not self.context.apart
+
     def _open(self, step: int) -> None:
         window = Window(plan=self.waiting.pop(0), first=step)
-        if self.windows:
-            self.context.synchronize()
-            self.context.barrier()
         self.windows.append(window)
         self._opened(window)
         if window.skipped is not None:

@@ -142,7 +142,7 @@ class StepProfiler:
 
     def _meet(self) -> None:
         self._context.synchronize()
-        self._context.barrier()
+        self._context.barrier("profiler")
 
     def _export(self, profiler: profile) -> None:
         if not self._keep_trace:

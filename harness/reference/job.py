@@ -46,6 +46,7 @@ def run(recording: Recording) -> None:
         recording.info["bucket_bytes"] = None if replica.ddp is None else bucket_bytes(replica.ddp)
         recording.end()
         loop.batches.close()
+        recording.save()
         leave(context)
         progress.enter("done")
 

@@ -16,9 +16,9 @@ from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.conf.run_dir import RunDirError
 from rankscope.harness.group.process_group import RankContext, of_script
 from rankscope.harness.record import own_backward
+from rankscope.harness.record.describe import describe
 from rankscope.harness.record.nvtx import TorchEmitter
 from rankscope.harness.record.ranges import Ranges
-from rankscope.harness.record.recording import describe
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.watch.exact_tests import Values
 from rankscope.harness.watch.exchange import Exchange

@@ -35,7 +35,18 @@ def _check_started_alone() -> None:
 
 def _check_script(config: RunConfig) -> None:
     script = config.script
-    if script is not None and script.endswith(".py") and not Path(script).is_file():
+    if script is None:
+        return
+    path = Path(script)
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise ConfigError(f"script={script}: a folder without a __main__.py; give a file in it")
+    if path.is_file():
+        with path.open("rb") as file:
+            first = file.readline(1000)
+        if first.startswith(b"\x7fELF") or (first.startswith(b"#!") and b"python" not in first):
+            raise ConfigError(f"script={script}: not a Python script; give the script that it starts")
+        return
+    if not path.is_dir() and (script.endswith(".py") or not all(part.isidentifier() for part in script.split("."))):
         raise ConfigError(f"script={script}: no such file; give its path from this folder ({Path.cwd()})")
 
 

@@ -23,8 +23,8 @@ from rankscope.conf.contract import OK
 from rankscope.conf.files import replacing
 from rankscope.launch.cli import run_command
 from rankscope.launch.ncu.output import METRICS, base_name, kernel_of, lines_of, metrics_here, read_csv
-from rankscope.launch.run.record import say
 from rankscope.launch.system import ncu_tool
+from rankscope.launch.system.terminal import say
 
 
 @click.command("rankscope ncu")

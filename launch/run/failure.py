@@ -18,7 +18,7 @@ import msgspec
 from rankscope.conf import PassDir, RankDir
 from rankscope.conf.contract import TORCH_PASSES, signal_status
 from rankscope.conf.files import text_of
-from rankscope.launch.run.stuck import furthest_behind, main_stack
+from rankscope.launch.run.stuck import furthest_behind, main_stack, of_script, without_steps
 from rankscope.launch.run.torchrun import Ended
 from rankscope.launch.system.rank_progress import RankProgress
 
@@ -43,6 +43,7 @@ _ENDED_BY_OTHERS = (-signal.SIGTERM, signal_status(signal.SIGTERM))  # exit code
 _RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
 _ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20
+_OURS = "RecordingError: "  # says what the user can do; where in rankscope it was raised is of no use
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +99,8 @@ def failure_of(pass_dir: PassDir, ended: Ended, ranks: Sequence[int], since: flo
 
     `ranks` are those of this node. `since` is when the pass began (Unix seconds).
     """
+    if ended.recorded(ranks):
+        return missing_file(pass_dir, ranks, since)
     if ended.cut is not None:
         return _stuck(pass_dir, ended, ranks)
     if ended.returncode != 0:
@@ -113,6 +116,11 @@ def missing_file(pass_dir: PassDir, ranks: Sequence[int], since: float) -> Failu
             fault = usable(path, since)
             if fault is not None:
                 message = f"wrote no usable {path.name}: {path} {fault}"
+                if path == rank.info and not path.exists():
+                    message = (
+                        f"the process ended itself with status 0 before its steps were recorded, or ran another "
+                        f"program in its place (os._exit, os.exec): {path} does not exist"
+                    )
                 return Failure(
                     pass_name=pass_dir.name, rank=rank.rank, kind="missing_file", message=message, log=log_of(rank)
                 )
@@ -163,9 +171,15 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
         rank=first.rank,
         kind=kind,
         message=message,
-        traceback=first.traceback or (_crash(stderr) if first.code < 0 else None),
+        traceback=_traceback(first, stderr),
         log=str(stderr) if stderr is not None else log_of(rank),
     )
+
+
+def _traceback(first: _Exit, stderr: Path | None) -> str | None:
+    if first.traceback is None:
+        return _crash(stderr) if first.code < 0 else None
+    return None if (first.error or "").startswith(_OURS) else of_script(first.traceback)
 
 
 def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: RankProgress | None) -> tuple[Kind, str]:
@@ -177,7 +191,7 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: Ra
             return "oom", f"out of memory: {line}"
         if _DISK.search(error):
             return "disk_full", f"no space left on device: {line}"
-        return "raise", f"raised {line}"
+        return "raise", line.removeprefix(_OURS) if line.startswith(_OURS) else f"raised {line}"
     if _disk_full(pass_dir, ""):
         return "disk_full", f"no space left on device ({pass_dir.path} is full); exit status {first.code}"
     if first.code < 0:
@@ -185,7 +199,8 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: Ra
         where = f" in phase {progress.phase}" if progress is not None else ""
         said = f": {first.words}" if first.words else ""
         return "signal", f"was ended by {_signal_name(-first.code)}{where}{said}{hint}"
-    return "exit", f"ended itself with exit status {first.code}"
+    words = (error or "").removeprefix("SystemExit: ").partition("\n")[0]  # of sys.exit("...")
+    return "exit", f"ended itself with exit status {first.code}" + (f": {words}" if words.strip("0123456789") else "")
 
 
 def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
@@ -210,6 +225,10 @@ def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
 
 def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
     assert ended.cut is not None  # checked by the caller
+    if (unlike := without_steps(ended.progress, expected)) is not None:
+        absent, message = unlike
+        rank = absent[0] if len(absent) == 1 else None
+        return Failure(pass_name=pass_dir.name, rank=rank, kind=ended.cut.kind, message=message)
     found = furthest_behind(pass_dir, ended.progress, expected)
     first = found.ranks[0]
     return Failure(

@@ -32,6 +32,7 @@ from rankscope.launch.system import slurm
 from rankscope.launch.system.environment import environment, git_commit
 from rankscope.launch.system.nsys_command import program
 from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.system.terminal import say
 from rankscope.launch.system.torch_facts import TorchFacts
 
 _RESERVE_BYTES = 64 * 1024  # freed when the run ends, so that its status can be written to a full disk
@@ -184,6 +185,9 @@ def _run_start(
             to_parquet(rank.steps, STEP_COLUMNS)
             to_parquet(rank.key_averages, KEY_AVERAGES)
     failure = failure_of(pass_dirs[0], ended, ranks, since)
+    if failure is None and (ended.cut is not None or ended.returncode):
+        said = f"its ranks were ended: {ended.cut.message}" if ended.cut else "it failed after that"
+        say(f"rankscope: {names[0]}: everything was recorded; {said} (logs: {pass_dirs[0].torchrun})")
     if names == ["nsys"]:  # also after a failure: the ranks that ended well have reports
         failure = of_pass_or_reports(failure, collect(config, pass_dirs[0], program(config), ranks, since))
     reached = [name for name in names if name == names[0] or any(run_dir.for_pass(name).ranks())]
@@ -229,7 +233,7 @@ def status_of(failure: Failure | None) -> Status:
 def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:
     """Start the analysis as a separate process, which prints its summary; returns its exit status."""
     flags = [*(["--allow-partial"] if partial else []), *(["--quiet"] if quiet else [])]
-    command = [sys.executable, *_ANALYSIS, str(run_dir.path), *flags]
+    command = [sys.executable, "-P", *_ANALYSIS, str(run_dir.path), *flags]
     process = start(command, {**os.environ, MARK: mark(run_dir.path)})
     try:
         status = stop.wait(process)
@@ -263,8 +267,3 @@ def _logged(node: Node) -> Iterator[None]:
 
 def _reserve(run_dir: RunDir) -> Path:
     return run_dir.path / ".reserve"
-
-
-def say(text: str) -> None:
-    """Print a line for the user on stderr."""
-    print(text, file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ each node.
 import hashlib
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -59,9 +60,18 @@ class Stage:
                 self._aside = None  # keeps the folder, so that no recording is lost
                 return manifest, failure or Failure(pass_name=name, kind="collect_failed", message=text)
             manifest[str(place.relative_to(self._node.run_dir.path))] = entry
-        shutil.rmtree(source.path, ignore_errors=True)
+        self._empty(source.path)
         moved = {str(source.torchrun): str(logs), str(source.path): str(target.path)}
         return manifest, None if failure is None else _renamed(failure, moved)
+
+    def _empty(self, folder: Path) -> None:
+        """Remove what is copied, but not rank.json: a later start looks there for what the job was seen to do."""
+        for path in sorted(folder.rglob("*"), reverse=True):
+            if path.is_dir() and not path.is_symlink():
+                with suppress(OSError):  # not empty
+                    path.rmdir()
+            elif path.name != "rank.json":
+                path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Remove the folder on the local disk."""

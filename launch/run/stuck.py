@@ -10,7 +10,11 @@ from rankscope.conf.files import text_of
 from rankscope.launch.system.rank_progress import RankProgress
 
 _INNERMOST = 3
-_WAITS = re.compile(r"autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed|cuda.*synchronize")
+_STARTS_SCRIPT = "harness/script/main_module.py"
+_WAITS = re.compile(
+    r"harness/group/(control|meetings)|autograd|_engine_run_backward|distributed_c10d|nn/parallel/distributed"
+    r"|cuda.*synchronize"
+)
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,12 +36,40 @@ def furthest_behind(pass_dir: PassDir, progress: Mapping[int, RankProgress], exp
     return Stuck(ranks=ranks, text=text, stack=stacks[ranks[0]])
 
 
+def without_steps(progress: Mapping[int, RankProgress], expected: Sequence[int]) -> tuple[list[int], str] | None:
+    """Return the ranks that make no step while others make steps alone and wait for them in vain, and a text on it."""
+    stepped = [rank for rank, said in progress.items() if said.alone]
+    if not stepped or any(said.step for said in progress.values()):
+        return None
+    absent = [rank for rank in expected if rank not in stepped]
+    alone = f"rank {_listed(stepped)} made steps alone"
+    text = f"rank {_listed(absent)} made no step while {alone}" if absent else f"{alone}, never at the same time"
+    return absent, (
+        f"{text}: try steps_from=loader, or call Recorder().step() once a step on every rank; if all ranks step later, "
+        "raise launch.stall_timeout_s"
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
 def main_stack(text: str) -> list[str]:
     """Return the frames of the main thread (innermost first) from the output of faulthandler."""
     threads = [block.splitlines()[1:] for block in re.split(r"(?m)^(?=Thread |Current thread )", text) if block.strip()]
     main = [frames for frames in threads if any("<frozen runpy>" in frame or "runpy.py" in frame for frame in frames)]
     frames = (main or threads or [[]])[-1]
+    ours = next((at for at, frame in enumerate(frames) if _STARTS_SCRIPT in frame), len(frames))
+    frames = frames[:ours]  # without what called the script
     return [frame.strip() for frame in frames if "runpy" not in frame and frame.strip()]
+
+
+def of_script(trace: str) -> str:
+    """Return a traceback from the script's first frame on, without the frames of rankscope that called it."""
+    lines = trace.splitlines()
+    ours = [at for at, line in enumerate(lines) if _STARTS_SCRIPT in line]
+    after = [at for at, line in enumerate(lines) if ours and at > ours[-1] and line.startswith("  File ")]
+    return "\n".join(lines[after[0] :]) if after else trace
 
 
 def _waits(stack: list[str]) -> bool:

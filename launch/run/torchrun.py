@@ -1,7 +1,6 @@
 """Runs one start as one torchrun: builds its command and watches it until all ranks have ended or were stopped."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import Literal
 import psutil
 
 from rankscope.conf import PassDir, RunConfig, RunDir
+from rankscope.conf.contract import ENDED, RECORDED, STACKS
 from rankscope.launch.system import processes, slurm
 from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.rank_progress import Display, RankProgress, read_progress, stand_still
@@ -35,6 +35,10 @@ class Ended:
     cut: Cut | None
     progress: dict[int, RankProgress]
 
+    def recorded(self, ranks: Sequence[int]) -> bool:
+        """Whether every rank has written all its files: nothing that came later can spoil the recording."""
+        return bool(ranks) and all(rank in self.progress and self.progress[rank].phase in RECORDED for rank in ranks)
+
 
 def torchrun_command(config: RunConfig, run_dir: RunDir, names: Sequence[str], rendezvous: Sequence[str]) -> list[str]:
     """Return the command of one start, which records the passes `names`.
@@ -44,7 +48,7 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, names: Sequence[str], r
     name = names[0]
     return [
         sys.executable,
-        *("-m", "torch.distributed.run"),
+        *("-P", "-m", "torch.distributed.run"),  # -P: a file of the working folder must not hide a module of Python
         f"--nnodes={config.launch.nnodes}",
         f"--nproc-per-node={config.world_size // config.launch.nnodes}",
         "--rdzv-backend=c10d",
@@ -53,6 +57,7 @@ def torchrun_command(config: RunConfig, run_dir: RunDir, names: Sequence[str], r
         "--max-restarts=0",
         f"--log-dir={run_dir.for_pass(name).torchrun}",
         "--redirects=3",
+        *("--no-python", sys.executable, "-P", "-u"),
         *("-m", "rankscope.launch.run.nsys_shield" if name == "nsys" else "rankscope.harness"),
         *(str(run_dir.path), ",".join(names)),
     ]
@@ -107,30 +112,51 @@ def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
 
 def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop) -> Cut | None:
     """Show progress until torchrun ends; returns None, or the limit that was exceeded."""
-    limits, end = config.launch, slurm.end_of_job()
-    begun = moved = time.monotonic()
-    before: dict[int, RankProgress] = {}
-    with Display(pass_dir.name, config.world_size // config.launch.nnodes) as display:
+    clock, ranks = _Clock(config, pass_dir), config.world_size // config.launch.nnodes
+    with Display(pass_dir.name, ranks) as display:
         while agent.poll() is None:
             if stop.signum is not None:
                 display.say(f"{pass_dir.name}: stopping the ranks, at most {config.launch.grace_s:g} s")
             stop.check()
-            ranks = read_progress(pass_dir)
-            display.update(ranks)
-            now = time.monotonic()
-            if not stand_still(before, ranks):
-                moved = now
-            before = ranks
-            if now - begun > limits.timeout_s:
-                return Cut("timeout", f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})")
-            if now - moved > limits.stall_timeout_s:
-                return Cut("stall", f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})")
-            if end is not None and time.time() > end - limits.reserve_s:
-                text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); request more time"
-                return Cut("time_limit", text)
+            progress = read_progress(pass_dir)
+            display.update(progress)
+            cut = clock.exceeded(progress)
+            if cut is not None:
+                return cut
             time.sleep(processes.POLL_S)
     stop.check()
     return None
+
+
+class _Clock:
+    """Knows the limits of a start, and when the ranks last made progress."""
+
+    def __init__(self, config: RunConfig, pass_dir: PassDir) -> None:
+        self._limits, self._end = config.launch, slurm.end_of_job()
+        self._runs_on, self._ranks = config.run_on, config.world_size // config.launch.nnodes
+        self._pass_dir = pass_dir
+        self._begun = self._moved = time.monotonic()
+        self._before: dict[int, RankProgress] = {}
+
+    def exceeded(self, ranks: dict[int, RankProgress]) -> Cut | None:
+        """Return the limit that is exceeded now, or None."""
+        now, limits = time.monotonic(), self._limits
+        if not stand_still(self._before, ranks):
+            self._moved = now
+        self._before = ranks
+        if self._end is not None and time.time() > self._end - limits.reserve_s:
+            text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); request more time"
+            return Cut("time_limit", text)
+        stalled = now - self._moved > limits.stall_timeout_s
+        if len(ranks) >= self._ranks and all(said.phase in RECORDED for said in ranks.values()):
+            waits = self._runs_on and any(said.phase != ENDED for said in ranks.values())
+            text = f"the script did not end (launch.stall_timeout_s={limits.stall_timeout_s:g})"
+            return Cut("stall", text) if stalled and not waits else None
+        if now - self._begun > limits.timeout_s:
+            return Cut("timeout", f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})")
+        if stalled:
+            return Cut("stall", f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})")
+        return None
 
 
 def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:
@@ -139,8 +165,8 @@ def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:
     for rank, progress in read_progress(pass_dir).items():
         try:
             process = psutil.Process(progress.pid)
-            if processes.is_of_run(process, value):
-                process.send_signal(signal.SIGUSR1)
+            if progress.stacks and processes.is_of_run(process, value):
+                process.send_signal(STACKS)
                 waiting.append(pass_dir.rank(rank).stack)
         except psutil.Error:
             continue

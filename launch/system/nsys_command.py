@@ -34,7 +34,7 @@ def is_profiled(config: RunConfig, rank: int, local_rank: int) -> bool:
 
 def rank_command(run_dir: RunDir, name: str) -> list[str]:
     """Return the command of one rank without a profiler."""
-    return [sys.executable, "-m", "rankscope.harness", str(run_dir.path), name]
+    return [sys.executable, "-P", "-m", "rankscope.harness", str(run_dir.path), name]
 
 
 def profile_command(

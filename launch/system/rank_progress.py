@@ -6,21 +6,27 @@ from pathlib import Path
 from typing import Self
 
 import msgspec
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rankscope.conf import PassDir
 from rankscope.conf.contract import STAGES, TURN
+from rankscope.conf.terminal import Terminal
+from rankscope.launch.system.terminal import may_be_gone
 
 
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress.json of one rank: `step` of `of` in `phase`, its pid, and the time of writing (Unix seconds)."""
+    """The progress.json of one rank: `step` of `of` in `phase`, its pid, and the time of writing (Unix seconds).
+
+    `alone` are steps that it made while other ranks made none. `stacks`: it answers the signal that asks for stacks.
+    """
 
     phase: str
     step: int = 0
     of: int = 0
     pid: int = 0
     time: float = 0.0
+    alone: int = 0
+    stacks: bool = False
 
     @property
     def place(self) -> tuple[int, int]:
@@ -38,7 +44,12 @@ def stand_still(before: Mapping[int, RankProgress], now: Mapping[int, RankProgre
     """Whether no rank made progress. Waiting for the run's turn does not count, since other runs may take long."""
     if now and all(progress.phase == TURN for progress in now.values()):
         return False
-    return {rank: said.place for rank, said in before.items()} == {rank: said.place for rank, said in now.items()}
+    return _places(before) == _places(now)
+
+
+def _places(ranks: Mapping[int, RankProgress]) -> dict[int, tuple[tuple[int, int], bool]]:
+    """Return how far each rank is. Only its first step alone is progress: such steps are never recorded."""
+    return {rank: (said.place, said.alone > 0) for rank, said in ranks.items()}
 
 
 def _read(path: Path) -> RankProgress | None:
@@ -56,22 +67,24 @@ class Display:
 
     def __init__(self, name: str, world_size: int) -> None:
         self._name, self._world_size = name, world_size
-        self._console = Console(stderr=True)
+        self._console = Terminal(stderr=True)
         self._said: str | None = None
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=self._console, auto_refresh=False)
         self._task = self._bar.add_task(f"{name}: starting {world_size} ranks", total=None)
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._bar.start()
-        else:
-            self.say(f"{self._name}: starting {self._world_size} ranks")
+        with may_be_gone():
+            if self._console.is_terminal:
+                self._bar.start()
+            else:
+                self.say(f"{self._name}: starting {self._world_size} ranks")
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._console.is_terminal:
-            self._bar.stop()
+        with may_be_gone():
+            if self._console.is_terminal:
+                self._bar.stop()
 
     def update(self, ranks: dict[int, RankProgress]) -> None:
         """Show the state of the rank that is furthest behind."""
@@ -80,17 +93,21 @@ class Display:
         else:
             slowest = min(ranks.values(), key=lambda rank: rank.place)
         if self._console.is_terminal:
-            if slowest is not None:
-                total = slowest.of or None
-                self._bar.update(
-                    self._task, description=f"{self._name}: {slowest.phase}", completed=slowest.step, total=total
-                )
-            self._bar.refresh()
+            with may_be_gone():
+                self._draw(slowest)
         elif slowest is not None:
             self.say(f"{self._name}: {slowest.phase}")
+
+    def _draw(self, slowest: RankProgress | None) -> None:
+        if slowest is not None:
+            total = slowest.of or None
+            description = f"{self._name}: {slowest.phase}"
+            self._bar.update(self._task, description=description, completed=slowest.step, total=total)
+        self._bar.refresh()
 
     def say(self, text: str) -> None:
         """Print a line, unless it is the same as the last one."""
         if text != self._said:
-            self._console.print(text, highlight=False)
+            with may_be_gone():
+                self._console.print(text, highlight=False)
             self._said = text

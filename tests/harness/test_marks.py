@@ -9,7 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from rankscope.conf.contract import StepRow
-from rankscope.harness.observe.marks import Marks, Source, samples_of
+from rankscope.harness.observe.marks import Marks, Source
+from rankscope.harness.observe.samples import samples_of
 from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.step_timer import StepTimer
 
@@ -30,6 +31,9 @@ class Listener:
         if source == self.source:
             self.steps += 1
             self.timer.begin(self.steps, "measured")
+
+    def changed(self, source: Source) -> None:
+        self.mark(source)
 
     def batch(self, samples: int | None, *, first: bool) -> None:
         self.batches.append((samples, first))

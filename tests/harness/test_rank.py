@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from rankscope.conf import RankDir, RunDir, parse_config, save_config
-from rankscope.conf.contract import KEY_AVERAGES
+from rankscope.conf.contract import KEY_AVERAGES, STACKS
 
 from .tables import table_of
 
@@ -226,7 +226,7 @@ def test_a_rank_stuck_in_a_collective_shows_where_and_saves_when_told_to_end(tmp
         time.sleep(1)  # let rank 0 reach the all-reduce that rank 1 never joins
         pids = {rank.rank: read_json(rank.progress)["pid"] for rank in (stuck, hung)}
         for pid in pids.values():
-            os.kill(pid, signal.SIGUSR1)
+            os.kill(pid, STACKS)
         wait_for(lambda: "in _hang" in hung.stack.read_text() and "in step" in stuck.stack.read_text())
         os.kill(pids[0], signal.SIGTERM)
         agent.wait(timeout=180)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.harness.group.process_group import RankContext
-from rankscope.harness.record.recording import one_line
+from rankscope.harness.record.describe import one_line
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.sinks import prometheus, tensorboard
 from rankscope.harness.watch.sinks.files import Files

@@ -84,7 +84,7 @@ def test_the_command_of_a_pass() -> None:
     command = torchrun_command(
         compose(["world_size=4"]), RunDir(Path("runs/a")), ["torch", "detail"], ["--rdzv-endpoint=localhost:0"]
     )
-    assert command[:3] == [sys.executable, "-m", "torch.distributed.run"]
+    assert command[:4] == [sys.executable, "-P", "-m", "torch.distributed.run"]
     assert {"--nproc-per-node=4", "--rdzv-endpoint=localhost:0", "--rdzv-id=a-torch", "--max-restarts=0"} < set(command)
     assert command[-4:] == ["-m", "rankscope.harness", "runs/a", "torch,detail"]
 
