@@ -58,7 +58,7 @@ def test_a_broken_config_costs_only_what_needs_it(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_was_set_is_said(tmp_path: Path) -> None:
-    run = shutil.copytree(DATA / "runs" / "slow_host_w2", tmp_path / "run")
+    run = shutil.copytree(DATA / "runs" / "resnet_w2", tmp_path / "run")
     info = run / "passes" / "torch" / "ranks" / "1" / "rank.json"
     rank = json.loads(info.read_text())
     probe = {"time_ns": 10**18, "offset_ns": 0, "rtt_ns": 1000}
