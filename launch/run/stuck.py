@@ -28,12 +28,25 @@ class Stuck(msgspec.Struct, frozen=True, kw_only=True):
 def furthest_behind(pass_dir: PassDir, progress: Mapping[int, RankProgress], expected: Sequence[int]) -> Stuck:
     """Return the ranks that never started, otherwise those furthest behind that do not wait for another rank."""
     absent = [rank for rank in expected if rank not in progress]
+    silent = [] if absent else _silent(pass_dir, progress)
+    if silent:
+        text = ", ".join(f"rank {rank} {_where(progress[rank], [])}, and does not answer" for rank in silent)
+        return Stuck(ranks=silent, text=f"{text}: it is stopped, or in a system call that does not return", stack=[])
     behind = min((said.place for said in progress.values()), default=None)
     last = absent or [rank for rank, said in progress.items() if said.place == behind]
     stacks = {rank: main_stack(text_of(pass_dir.rank(rank).stack)) for rank in last}
     ranks = [rank for rank in last if stacks[rank] and not _waits(stacks[rank])] or last
     text = ", ".join(f"rank {rank} {_where(progress.get(rank), stacks[rank])}" for rank in ranks)
     return Stuck(ranks=ranks, text=text, stack=stacks[ranks[0]])
+
+
+def _silent(pass_dir: PassDir, progress: Mapping[int, RankProgress]) -> list[int]:
+    """Return the ranks that wrote no stack although they answer the signal, if every other rank waits for a rank."""
+    stacks = {rank: main_stack(text_of(pass_dir.rank(rank).stack)) for rank in progress}
+    answered = [stack for stack in stacks.values() if stack]
+    if not answered or not all(map(_waits, answered)):
+        return []
+    return [rank for rank, stack in stacks.items() if not stack and progress[rank].stacks]
 
 
 def without_steps(progress: Mapping[int, RankProgress], expected: Sequence[int]) -> tuple[list[int], str] | None:

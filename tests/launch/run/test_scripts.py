@@ -200,6 +200,20 @@ train(after=lambda: time.sleep(600) if rank == 1 and next(steps) == 3 else None)
     assert not list(tmp_path.glob("requeued-*"))
 
 
+def test_a_stopped_rank_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+import signal
+steps = iter(range(99))
+train(after=lambda: os.kill(os.getpid(), signal.SIGSTOP) if rank == 1 and next(steps) == 3 else None)
+"""
+    status, err, run_dir = launch(
+        tmp_path, code, "launch.stall_timeout_s=12", "launch.grace_s=1", monkeypatch=monkeypatch
+    )
+    assert status == 2
+    assert "rank 1 in" in err and "does not answer: it is stopped" in err
+    assert run_dir.read_record()["failure"]["rank"] == 1
+
+
 def test_a_process_that_ends_itself_too_early_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, err, _ = launch(tmp_path, "train(3); dist.barrier(); os._exit(0)", monkeypatch=monkeypatch)
     assert status == 2
