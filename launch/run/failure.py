@@ -15,9 +15,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from rankscope.conf import PassDir, RankDir
+from rankscope.conf import PassDir
 from rankscope.conf.contract import TORCH_PASSES, signal_status
 from rankscope.conf.files import text_of
+from rankscope.launch.run.rank_files import error_of, info_of, log_of, stream
 from rankscope.launch.run.stuck import furthest_behind, main_stack, of_script, without_steps
 from rankscope.launch.run.torchrun import Ended
 from rankscope.launch.system.rank_progress import RankProgress
@@ -143,6 +144,8 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     """Return the root cause according to torchrun's report."""
     said = text_of(pass_dir.agent_log)
     exits = [_with_error(pass_dir, match) for match in _REPORT.finditer(said)]
+    if not exits and (told := _told_by_a_rank(pass_dir)) is not None:
+        return told
     if not exits:
         code = ended.returncode
         how = f"was ended by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
@@ -161,10 +164,10 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     first = min(exits, key=lambda item: item.order)
     rank = pass_dir.rank(first.rank)
     stderr = stream(pass_dir, first.local_rank)
-    kind, message = _judge(pass_dir, first, _rank_error(rank), ended.progress.get(first.rank))
+    kind, message = _judge(pass_dir, first, error_of(rank), ended.progress.get(first.rank))
     if pass_dir.name == "nsys" and kind == "exit" and not rank.progress.exists():  # the rank never ran
         kind, message = "nsys_failed", f"nsys failed before it started the rank: {_first_line(stderr)}"
-    elif pass_dir.name == "nsys" and _read_info(rank).get("status") == "ok":
+    elif pass_dir.name == "nsys" and info_of(rank).get("status") == "ok":
         kind, message = "nsys_failed", f"nsys failed after the rank was done: it {message}"
     return Failure(
         pass_name=pass_dir.name,
@@ -241,33 +244,19 @@ def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
     )
 
 
-def _rank_error(rank: RankDir) -> str | None:
-    error = _read_info(rank).get("error")
-    return error if isinstance(error, str) else None
-
-
-def _read_info(rank: RankDir) -> dict[str, Any]:
-    """Return the content of rank.json, empty if it cannot be read."""
-    try:
-        info = json.loads(rank.info.read_text())
-    except (OSError, ValueError):
-        return {}
-    return info if isinstance(info, dict) else {}
+def _told_by_a_rank(pass_dir: PassDir) -> Failure | None:
+    """Return the earliest error that a rank wrote itself; torchrun can fail while it collects the ranks' reports."""
+    errors = [(rank.info.stat().st_mtime, rank, error) for rank in pass_dir.ranks() if (error := error_of(rank))]
+    own = [item for item in errors if _LOST_PARTNER.search(item[2]) is None]
+    if not own:
+        return None
+    _, rank, error = min(own, key=lambda item: item[0])
+    return Failure(pass_name=pass_dir.name, rank=rank.rank, kind="raise", message=error, log=log_of(rank))
 
 
 def _disk_full(pass_dir: PassDir, said: str) -> bool:
     """Whether the disk is full. A rank often cannot even report that, so the free space counts, too."""
     return _DISK.search(said) is not None or shutil.disk_usage(pass_dir.path).free < _FULL_BYTES
-
-
-def stream(pass_dir: PassDir, local_rank: int) -> Path | None:
-    """Return the file to which torchrun redirected a rank's stderr."""
-    return next(pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/stderr.log"), None)
-
-
-def log_of(rank: RankDir) -> str | None:
-    """Return the path of the rank's own log, or None."""
-    return str(rank.log) if rank.log.exists() else None
 
 
 def _first_line(path: Path | None) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from rankscope.conf import PassDir, RankDir, RunConfig, nsys_tool
 from rankscope.conf.contract import STEP_RANGE
-from rankscope.launch.run.failure import Failure, Kind, log_of, stream, usable
+from rankscope.launch.run.failure import Failure, Kind, usable
+from rankscope.launch.run.rank_files import log_of, stream
 from rankscope.launch.system.nsys_command import is_profiled
 
 _COUNT = f"""

@@ -172,3 +172,16 @@ def test_a_rank_file_that_is_not_there_is_named(name: str, fault: str, part: str
     assert (failure.rank, failure.kind) == (1, "missing_file")
     assert name in failure.message
     assert part in failure.message
+
+
+def test_a_rank_s_own_error_counts_if_torchrun_fails_to_collect_it(tmp_path: Path) -> None:
+    """torchrun reads the ranks' reports while they are written, and ends with a traceback of its own."""
+    pass_dir = PassDir(tmp_path / "plain")
+    pass_dir.path.mkdir()
+    pass_dir.agent_log.parent.mkdir(parents=True, exist_ok=True)
+    pass_dir.agent_log.write_text("json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)\n")
+    for rank, error in ((0, CLOSED), (1, "KeyError: first")):
+        pass_dir.rank(rank).path.mkdir(parents=True)
+        pass_dir.rank(rank).info.write_text(json.dumps({"rank": rank, "status": "failed", "error": error}))
+    failure = failure_of(pass_dir, Ended(returncode=1, cut=None, progress={}), range(2), 0.0)
+    assert failure is not None and (failure.rank, failure.message) == (1, "KeyError: first")
