@@ -155,7 +155,13 @@ class _Clock:
         if now - self._begun > limits.timeout_s:
             return Cut("timeout", f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})")
         if stalled:
-            return Cut("stall", f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})")
+            text = f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})"
+            if not ranks and limits.rdzv_endpoint != "auto":  # torchrun waits for ever, and says nothing
+                text += (
+                    f"; no rank started: launch.rdzv_endpoint={limits.rdzv_endpoint} may be taken by another program, "
+                    "or not reachable"
+                )
+            return Cut("stall", text)
         return None
 
 

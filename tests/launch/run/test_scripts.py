@@ -1,5 +1,6 @@
 """Scripts of several ranks whose end, or whose steps, differ from an ordinary loop's: what was recorded is kept."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,12 @@ def test_without_a_home_and_with_nobody_who_reads_the_output(tmp_path: Path, mon
     assert launcher.wait(timeout=120) == 0
     assert (tmp_path / "run" / "analysis" / "summary.json").exists()
     assert RunDir(tmp_path / "run").read_record()["status"] == "completed"
+
+
+def test_a_rendezvous_that_another_program_has_taken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        endpoint = f"127.0.0.1:{taken.getsockname()[1]}"
+        limits = (f"launch.rdzv_endpoint={endpoint}", "launch.stall_timeout_s=8", "launch.grace_s=1")
+        status, err, _ = launch(tmp_path, "train()", *limits, monkeypatch=monkeypatch)
+    assert status == 2
+    assert f"launch.rdzv_endpoint={endpoint} may be taken by another program" in err
