@@ -20,6 +20,9 @@ from rankscope.launch.point import HINT, report, run_here
 from rankscope.launch.submitted import run_one
 from rankscope.launch.system.processes import Stop
 
+# A path that means itself, a text that the user has quoted, an interpolation, or nothing.
+_PLAIN = re.compile(r"(?!(?:true|false|nan|inf)$)[A-Za-z_./][A-Za-z0-9_./-]*|[\'\"].*|\$\{.*|", re.DOTALL)
+
 
 def _usage(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
@@ -65,7 +68,7 @@ def _one(overrides: Sequence[str], *, show_only: bool) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one point or a sweep; returns the exit status: 0, 2 no numbers, 3 partial, 130 or 143 interrupted."""
-    arguments = with_script_args(list(sys.argv[1:] if argv is None else argv))
+    arguments = with_literal_script(with_script_args(list(sys.argv[1:] if argv is None else argv)))
     return run_command(run, arguments, hint=HINT, prefix="rankscope")
 
 
@@ -75,6 +78,16 @@ def with_script_args(arguments: list[str]) -> list[str]:
         return arguments
     at = arguments.index("--")
     return [*arguments[:at], f"script_args=[{','.join(map(_quoted, arguments[at + 1 :]))}]"]
+
+
+def with_literal_script(arguments: list[str]) -> list[str]:
+    """Quote a path in `script=` that the grammar of overrides would refuse or take for a number, a list or a choice."""
+    if "-m" in arguments or "--multirun" in arguments:  # there a comma separates scripts
+        return arguments
+    return [
+        f"script={_quoted(item[7:])}" if item.startswith("script=") and not _PLAIN.fullmatch(item[7:]) else item
+        for item in arguments
+    ]
 
 
 def _quoted(word: str) -> str:

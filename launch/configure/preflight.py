@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 from rankscope.conf import ConfigError, RunConfig
@@ -42,8 +43,9 @@ def _check_script(config: RunConfig) -> None:
         raise ConfigError(f"script={script}: a folder without a __main__.py; give a file in it")
     if path.is_file():
         with path.open("rb") as file:
-            first = file.readline(1000)
-        if first.startswith(b"\x7fELF") or (first.startswith(b"#!") and b"python" not in first):
+            head = file.read(4096)
+        first = head.partition(b"\n")[0]
+        if b"\0" in head or zipfile.is_zipfile(path) or (first.startswith(b"#!") and b"python" not in first):
             raise ConfigError(f"script={script}: not a Python script; give the script that it starts")
         return
     if not path.is_dir() and (script.endswith(".py") or not all(part.isidentifier() for part in script.split("."))):

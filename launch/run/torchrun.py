@@ -93,7 +93,7 @@ def run_start(
             pass_dir.rank(rank).path.mkdir(parents=True)
     environment = rank_environment(config, run_dir, os.environ)
     with pass_dir.agent_log.open("wb") as log:
-        agent = processes.start(list(command), environment, stdout=log, stderr=subprocess.STDOUT)
+        agent = processes.start(list(command), environment, stdin=_input(config), stdout=log, stderr=subprocess.STDOUT)
     try:
         cut = _watch(agent, config, pass_dir, stop)
         if cut is not None:
@@ -101,6 +101,12 @@ def run_start(
     finally:
         processes.end(agent, run_dir.path, config.launch.grace_s)
     return Ended(returncode=agent.returncode, cut=cut, progress=read_progress(pass_dir))
+
+
+def _input(config: RunConfig) -> int | None:
+    """Return what the ranks read: what is piped into a script; nothing of a terminal, which is in another session."""
+    piped = config.script is not None and sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
+    return None if piped else subprocess.DEVNULL
 
 
 def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:

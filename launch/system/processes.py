@@ -70,14 +70,11 @@ class Stop:
 
 def start(command: list[str], environment: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
     """Start `command` in its own session, away from the terminal's Ctrl-C; it gets SIGTERM if the launcher dies."""
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=die_with(os.getpid()),
-        **options,
+    options.setdefault("stdin", subprocess.DEVNULL)
+    started: subprocess.Popen[bytes] = subprocess.Popen(
+        command, env=environment, start_new_session=True, preexec_fn=die_with(os.getpid()), **options
     )
+    return started
 
 
 def mark(run_dir: Path) -> str:

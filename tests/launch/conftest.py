@@ -54,7 +54,7 @@ def wait_for(condition: Callable[[], bool], what: str, limit_s: float = 180.0) -
 
 
 def start_launcher(
-    *overrides: str, base: tuple[str, ...] = TINY, analysis: tuple[str, ...] = ANALYSIS
+    *overrides: str, base: tuple[str, ...] = TINY, analysis: tuple[str, ...] = ANALYSIS, stdin: Any = None
 ) -> "subprocess.Popen[str]":
     """Start `rankscope run` as a user would, in a process group of its own, with a stand-in for the analysis."""
     code = (
@@ -63,6 +63,7 @@ def start_launcher(
     )
     return subprocess.Popen(
         [sys.executable, "-c", code, *base, *overrides],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

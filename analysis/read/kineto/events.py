@@ -185,9 +185,8 @@ class EventReader:
             event, used = found
             events += event
             done = offset + used
-            rest = block[done:].lstrip()
-            if last and rest.startswith(b"]"):
-                return events, rest
+            if last and (end_of_array := _ARRAY_ENDS.match(block, done)):  # a copy of the rest for each event is slow
+                return events, block[end_of_array.end() - 1 :]
         if last:
             self._cut(len(block) - done, done)
         return events, None
@@ -277,6 +276,7 @@ class EventReader:
 
 
 _TRIES = 20
+_ARRAY_ENDS = re.compile(rb"\s*\]")
 _REPAIRED = {
     "invalid_bytes_replaced": "bytes that are not UTF-8, or control characters, were replaced",
     "non_finite_token": "bare nan or inf was read as unknown",

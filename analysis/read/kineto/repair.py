@@ -10,7 +10,12 @@ from collections.abc import Iterator
 
 # A JSON string, or a bare token that a C++ stream wrote for a number that is not finite.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<![\w"])[-+]?(?:nan(?:\(\w*\))?|inf(?:inity)?)\b', re.IGNORECASE | re.DOTALL)
-_BAD_ESCAPE = re.compile(rb'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.|$))', re.DOTALL)
+# An escape: a good one (a pair of surrogates is one), half of a pair alone, or a bad one.
+_BAD_ESCAPE = re.compile(
+    rb'\\(?:(["\\/bfnrt]|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|u(?![dD][89a-fA-F])[0-9a-fA-F]{4})'
+    rb"|(u[0-9a-fA-F]{4})|(.|$))",
+    re.DOTALL,
+)
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 _LOOSE_BOUNDARY = re.compile(rb"\}\s*,?\s*\{")
@@ -35,7 +40,7 @@ def repair(block: bytes) -> tuple[bytes, Counter[str]]:
             done["non_finite_token"] += 1
             return b"null"
         if b"\\" in token:
-            fixed = _BAD_ESCAPE.sub(lambda m: m[0] if m[1] else b"\\\\" + m[2], token)
+            fixed = _BAD_ESCAPE.sub(lambda m: m[0] if m[1] else b"\\ufffd" if m[2] else b"\\\\" + m[3], token)
             if fixed != token:
                 done["invalid_escape_repaired"] += 1
                 token = fixed

@@ -9,6 +9,7 @@ import pytest
 
 from rankscope.analysis import AnalysisError, load, summarise
 from rankscope.analysis.read.kineto import reader as kineto
+from rankscope.analysis.read.kineto.repair import repair
 
 CASES = Path(__file__).parents[2] / "data" / "cases"
 US = 1000
@@ -140,3 +141,17 @@ def test_a_hundred_nested_brackets_are_no_trouble(tmp_path: Path) -> None:
     deep["args"]["x"] = json.loads("[" * 200 + "]" * 200)
     trace = document(0, [deep, {"ph": "X", "cat": ["odd"], "name": 7, "ts": None}, kernel("k", 1, 1)])
     assert len(kineto.read(write(tmp_path, trace) / "rank0.json").device) == 2
+
+
+def test_half_a_pair_of_surrogates_is_an_unknown_letter_and_costs_no_time(tmp_path: Path) -> None:
+    """One event among 20,000 on one line: such a record is mended, and the others are not copied for each event."""
+    text, counted = repair(rb'{"a":"\ud800 \ud83d\ude00 \\ud800"}')
+    assert text == rb'{"a":"\ufffd \ud83d\ude00 \\ud800"}' and counted == {"invalid_escape_repaired": 1}
+    kernels = [
+        {"ph": "X", "cat": "kernel", "name": f"k{number % 7}", "pid": 0, "tid": 7, "ts": 10 * number, "dur": 5}
+        for number in range(20_000)
+    ]
+    kernels[5]["name"] = "\ud800"
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": kernels}))
+    (totals,) = summarise(load(tmp_path / "rank0.json"))["totals"]
+    assert totals["compute_us"] == 20_000 * 5

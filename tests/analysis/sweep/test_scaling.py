@@ -1,16 +1,17 @@
 """Scaling against one GPU: the validation case M01, arithmetic by hand, and measured efficiencies of 1 to 4 H100s."""
 
 import json
+import shutil
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from rankscope.analysis.sweep.points import Point, tell_jobs_apart
+from rankscope.analysis.sweep.points import Point, run_point, tell_jobs_apart
 from rankscope.analysis.sweep.scaling import Measured, advice, efficiencies, interval, waterfalls
 from rankscope.analysis.verify.gpu_peaks import dense_peak_flops
-from rankscope.conf import parse_config
+from rankscope.conf import RunDir, parse_config
 
 CASES = Path(__file__).parents[2] / "data" / "scaling"
 
@@ -137,3 +138,13 @@ def test_mfu_has_dense_peaks_only() -> None:
     assert dense_peak_flops("NVIDIA H100 80GB HBM3", "tf32") == pytest.approx(table["H100-SXM"]["tf32_dense"], rel=1e-3)
     assert dense_peak_flops("NVIDIA A100-SXM4-80GB", "bf16") == table["A100-SXM"]["bf16_dense"]
     assert dense_peak_flops("UNKNOWN-GPU", "bf16") is None and dense_peak_flops(None, "bf16") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("failure", "x"), ("overrides", [1, None]), ("overrides", {}), ("status", 3)]
+)
+def test_a_record_with_values_of_other_types_is_a_point(key: str, value: object, tmp_path: Path) -> None:
+    data = Path(__file__).parents[2] / "data" / "runs" / "slow_host_w2"
+    run = shutil.copytree(data, tmp_path / "run")
+    (run / "run.json").write_text(json.dumps(json.loads((run / "run.json").read_text()) | {key: value}))
+    assert run_point(RunDir(run)).id == "run"

@@ -10,7 +10,7 @@ import pytest
 
 from rankscope.conf import RunDir, load_config
 from rankscope.launch.configure.compose import compose
-from rankscope.launch.main import main, with_script_args
+from rankscope.launch.main import main, with_literal_script, with_script_args
 from rankscope.launch.run import record as recorder
 from rankscope.launch.run.torchrun import rank_environment, torchrun_command
 from rankscope.launch.system.environment import environment, variables
@@ -94,6 +94,19 @@ def test_what_follows_two_dashes_reaches_the_script_as_it_is() -> None:
     overrides = with_script_args(["script=train.py", "--", *words])
     assert compose(overrides).script_argv == words
     assert with_script_args(["world_size=2"]) == ["world_size=2"]
+
+
+@pytest.mark.parametrize(
+    "path", ["pä/t.py", "a[1]/(t).py", "2024", "1e5", "true", "a,b.py", "x=y.py", "~p/t.py", "it's.py"]
+)
+def test_a_script_s_path_is_taken_as_it_is(path: str) -> None:
+    assert compose(with_literal_script([f"script={path}"])).script == path
+
+
+def test_what_the_user_wrote_in_the_grammar_of_overrides_stays() -> None:
+    for word in ("script=train.py", "script='ä.py'", "script=my.package", "script=", "script=${name}"):
+        assert with_literal_script([word]) == [word]
+    assert with_literal_script(["-m", "script=a.py,b.py"]) == ["-m", "script=a.py,b.py"]
     assert compose(["script=a.py", "script_args=[--a,1,true,'x y']"]).script_argv == ["--a", "1", "true", "x y"]
     assert compose(["script=a.py", "script_args='--a \"x y\"'"]).script_argv == ["--a", "x y"]
 

@@ -245,3 +245,16 @@ def test_a_rendezvous_that_another_program_has_taken_is_named(tmp_path: Path, mo
         status, err, _ = launch(tmp_path, "train()", *limits, monkeypatch=monkeypatch)
     assert status == 2
     assert f"launch.rdzv_endpoint={endpoint} may be taken by another program" in err
+
+
+def test_what_is_piped_in_reaches_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "lines = sys.stdin.read() if rank == 0 else ''\nprint('read', lines) if rank == 0 else None\ntrain()\n"
+    (tmp_path / "train.py").write_text(LOOP + code)
+    (tmp_path / "input").write_text("from a file")
+    monkeypatch.chdir(tmp_path)
+    with (tmp_path / "input").open() as piped:
+        launcher = start_launcher("run_dir=run", base=SMALL, stdin=piped)
+        _, err = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, err
+    (said,) = (tmp_path / "run").glob("passes/plain/torchrun/*/attempt_0/0/stdout.log")
+    assert "read from a file" in said.read_text()
