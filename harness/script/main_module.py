@@ -43,6 +43,8 @@ def _become_main() -> ModuleType:
     module = ModuleType("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
     module.__package__ = None
+    if sys.version_info < (3, 14):  # the interpreter's own __main__ has it
+        module.__annotations__ = {}
     sys.modules["__main__"] = module
     return module
 
