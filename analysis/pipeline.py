@@ -253,8 +253,9 @@ def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list
 def _one_line(notices: Sequence[Notice], found: sources.Sources) -> tuple[str, list[Notice]]:
     listed = list(notices)
     if not listed:
-        where = found.run_dir.path if found.run_dir else "the given paths"
-        return f"{where}: no trace of a torch or nsys pass; {_why_none(found)}", []
+        if found.run_dir is None:  # then there are files
+            return f"{found.files[0].path}: not a trace, nor is any other file; record with torch.profiler or nsys", []
+        return f"{found.run_dir.path}: no trace of a torch or nsys pass; {_why_none(found)}", []
     more = f" (and {len(listed) - 1} more)" if len(listed) > 1 else ""
     return listed[0].message + more, listed
 

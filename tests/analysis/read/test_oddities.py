@@ -155,3 +155,10 @@ def test_half_a_pair_of_surrogates_is_an_unknown_letter_and_costs_no_time(tmp_pa
     (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": kernels}))
     (totals,) = summarise(load(tmp_path / "rank0.json"))["totals"]
     assert totals["compute_us"] == 20_000 * 5
+
+
+def test_a_folder_whose_files_are_no_traces_is_refused_by_a_file_s_name(tmp_path: Path) -> None:
+    for name in ("rank0.json", "rank1.json"):
+        (tmp_path / name).write_text("nope")
+    with pytest.raises(AnalysisError, match=r"rank0\.json: not a trace, nor is any other file"):
+        load(tmp_path)
