@@ -167,11 +167,10 @@ def _measure(
     calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
     chosen, notices = step_choice.choose(complete or data, steps)
-    notices += stepped(data)
     if options.only_steps is not None:
         chosen, more = step_choice.only(chosen, options.only_steps)
         notices += more
-    notices += paired.notices
+    notices += [*stepped(data), *paired.notices]
     late = stragglers.lateness(calls)
     judged, verdict = decide(
         calls,
