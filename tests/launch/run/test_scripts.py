@@ -89,12 +89,12 @@ raise ValueError("late")
     ),
     "goes on for longer than a stall": (
         "train(after=lambda: time.sleep(0.5))",
-        ("run_on=true", "launch.stall_timeout_s=25"),
+        ("run_on=true", "launch.stall_timeout_s=16"),
         "",
     ),
     "hangs when it ends": (
         "import atexit; atexit.register(time.sleep, 600); train()",
-        ("launch.stall_timeout_s=25", "launch.grace_s=1"),
+        ("launch.stall_timeout_s=16", "launch.grace_s=1"),
         "everything was recorded; its ranks were ended: the script did not end",
     ),
     "catches everything, for ever": (
@@ -152,7 +152,7 @@ def test_ranks_that_do_not_step_alike_end_by_themselves(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code, steps = UNLIKE[case]
-    overrides = ("launch.stall_timeout_s=25", "run_on=true")
+    overrides = ("launch.stall_timeout_s=16", "run_on=true")
     status, err, run_dir = launch(tmp_path, code, *overrides, monkeypatch=monkeypatch)
     assert status == 0, err
     assert [info["steps"] for info in infos(run_dir)] == steps
@@ -180,7 +180,7 @@ def test_a_rank_without_steps_is_named(
     rounds: int, pause: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = ACTOR.format(rounds=rounds, pause=pause)
-    status, err, _ = launch(tmp_path, code, "launch.stall_timeout_s=25", "launch.grace_s=1", monkeypatch=monkeypatch)
+    status, err, _ = launch(tmp_path, code, "launch.stall_timeout_s=16", "launch.grace_s=1", monkeypatch=monkeypatch)
     assert status == 2
     assert "rank 1 made no step" in err or "rank 1: train.py ended without a step" in err
     assert "Recorder().step()" in err and "Traceback" not in err
@@ -195,7 +195,7 @@ signal.signal(signal.SIGUSR1, lambda *_: open(f"requeued-{rank}", "w").close())
 steps = iter(range(99))
 train(after=lambda: time.sleep(600) if rank == 1 and next(steps) == 3 else None)
 """
-    status, err, _ = launch(tmp_path, code, "launch.stall_timeout_s=25", "launch.grace_s=1", monkeypatch=monkeypatch)
+    status, err, _ = launch(tmp_path, code, "launch.stall_timeout_s=16", "launch.grace_s=1", monkeypatch=monkeypatch)
     assert status == 2
     assert "furthest behind: rank 1 in" in err and "train.py" in err and "harness" not in err
     assert not list(tmp_path.glob("requeued-*"))
@@ -208,7 +208,7 @@ steps = iter(range(99))
 train(after=lambda: os.kill(os.getpid(), signal.SIGSTOP) if rank == 1 and next(steps) == 3 else None)
 """
     status, err, run_dir = launch(
-        tmp_path, code, "launch.stall_timeout_s=25", "launch.grace_s=1", monkeypatch=monkeypatch
+        tmp_path, code, "launch.stall_timeout_s=16", "launch.grace_s=1", monkeypatch=monkeypatch
     )
     assert status == 2
     assert "rank 1 in" in err and "does not answer: it is stopped" in err
