@@ -2,7 +2,7 @@
 
 torchrun ends ranks by SIGTERM. nsys would forward the signal and could be killed while it writes the report. So this
 process keeps the signal from nsys and sends it to the rank. nsys then sees its program end and writes the report. nsys
-exits with the rank's exit status, and so does this process.
+exits with the rank's exit status, and so does this process; with 1 if nsys has not started the rank.
 """
 
 import json
@@ -104,7 +104,8 @@ class _Shield:
                 signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             threading.Event().wait(1)  # until the signal arrives
-        return status
+        # nsys can lose its agent and end with 0. The rank never ran then, and the other ranks would wait for it.
+        return status if status or self._progress.exists() else 1
 
 
 def applications(nsys: int) -> list[int]:

@@ -39,6 +39,7 @@ def run(tmp_path: Path, *overrides: str) -> tuple[int, dict[str, object], Path]:
     [
         ("no-report", "nsys_report_missing", "wrote no usable report", True),
         ("fails", "nsys_failed", "fake nsys: cannot attach", False),
+        ("agent-lost", "nsys_failed", "before it started the rank: Connection to Agent lost", False),
         ("same-name", "nsys_export_failed", "fake nsys: not a report", True),
         ("killed", "nsys_report_unfinished", "no importer of its release", True),
     ],
@@ -186,6 +187,9 @@ def test_a_link_missing_beside_nsys_is_imported_or_named(tmp_path: Path) -> None
     alone = tmp_path / "target-linux-x64"
     shutil.copytree(NSYS.resolve().parent, alone, symlinks=True)
     status, record, run_dir = run(tmp_path, "passes=[nsys]", f"nsys.program={alone / 'nsys'}")
+    if "Agent lost" in str(record["failure"]):  # nsys lost its own agent: seen once, on a busy machine
+        (tmp_path / "again").mkdir()
+        status, record, run_dir = run(tmp_path / "again", "passes=[nsys]", f"nsys.program={alone / 'nsys'}")
     failure = record["failure"]
     assert status == 2 and isinstance(failure, dict)
     assert failure["kind"] == "nsys_report_unfinished" and "QdstrmImporter" in failure["message"]
