@@ -15,8 +15,8 @@ def about_steps(election: Election, samples: Sequence[int | None]) -> dict[str, 
     """Return what rank.json says: the samples of a step (null if one is not known), and what a step is."""
     counts = [count for count in samples if count is not None]
     known = bool(counts) and all(counts) and len(counts) == len(samples)
-    # The mean, because throughput divides by the mean step: the last batch of an epoch may be smaller.
-    found: dict[str, Any] = {"samples_per_step": statistics.fmean(counts) if known else None}
+    # The median, because the step after which a script validates also has the batches of the validation.
+    found: dict[str, Any] = {"samples_per_step": statistics.median(counts) if known else None}
     if election.source is not None:
         found["step_is"] = election.why(election.source)
     return found
