@@ -22,6 +22,23 @@ def positions(groups: Column) -> dict[int, Column]:
     return dict(zip(ordered[begin].tolist(), np.split(order, begin[1:]), strict=True))
 
 
+def of_keys(values: Column, keys: Column) -> Column:
+    """Return for each value its position in `keys`, which are all different; -1 if it is not among them."""
+    if not len(keys):
+        return np.full(len(values), -1)
+    order = np.argsort(keys, kind="stable")
+    at = order[np.minimum(np.searchsorted(keys[order], values), len(keys) - 1)]
+    return np.where(keys[at] == values, at, -1)
+
+
+def sums(values: Column, at: Column, count: int) -> Column:
+    """Return the sum (int64) of the values at each position 0..count-1; values at -1 count nowhere."""
+    total = np.zeros(count, np.int64)
+    known = at >= 0
+    np.add.at(total, at[known], values[known])
+    return total
+
+
 def median(values: Column, groups: Column, count: int) -> Column:
     """Return the median of each group 0..count-1 in the values' own type (integers rounded down); 0 if empty."""
     result = np.zeros(count, values.dtype)

@@ -37,20 +37,43 @@ def either(*sets: Intervals) -> Intervals:
 
 
 def both(a: Intervals, b: Intervals) -> Intervals:
+    """Return the time that is in both sets.
+
+    A part begins where one set begins inside the other, and ends where one ends inside the other. If both begin (end) at
+    the same time, that is one beginning (end).
+    """
     if not a.shape[1] or not b.shape[1]:
         return EMPTY
-    edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
-    inside = covers(a, edges[:-1]) & covers(b, edges[:-1])
-    return union(edges[:-1][inside], edges[1:][inside])
+    begins = b[0][covers(a, b[0])]
+    begins = _merged(a[0][covers(b, a[0])], begins[~_among(begins, a[0])])
+    ends = b[1][_covers_before(a, b[1])]
+    ends = _merged(a[1][_covers_before(b, a[1])], ends[~_among(ends, a[1])])
+    return np.stack([begins, ends])
 
 
 def minus(a: Intervals, b: Intervals) -> Intervals:
     """Return the part of `a` that is not in `b`."""
     if not a.shape[1] or not b.shape[1]:
         return a
-    edges = np.unique(np.concatenate([a.ravel(), b.ravel()]))
-    inside = covers(a, edges[:-1]) & ~covers(b, edges[:-1])
-    return union(edges[:-1][inside], edges[1:][inside])
+    low, high = min(a[0, 0], b[0, 0]) - 1, max(a[1, -1], b[1, -1]) + 1
+    return both(a, np.stack([np.append(low, b[1]), np.append(b[0], high)]))
+
+
+def _merged(a: NDArray[np.int64], b: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.sort(np.concatenate([a, b]), kind="stable")  # two sorted columns: one pass
+
+
+def _among(points: NDArray[np.int64], of: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which points are values of a sorted column, which is not empty."""
+    found: NDArray[np.bool_] = of[np.minimum(np.searchsorted(of, points), len(of) - 1)] == points
+    return found
+
+
+def _covers_before(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return for each point whether the time directly before it is inside an interval of `a`."""
+    index = np.searchsorted(a[0], points, "left") - 1
+    inside: NDArray[np.bool_] = (index >= 0) & (points <= a[1][index])
+    return inside
 
 
 def covers(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -8,7 +8,8 @@ import re
 
 import numpy as np
 
-from rankscope.analysis.core.intervals import Intervals, both, length, measure, minus, union
+from rankscope.analysis.core import group_by, nesting
+from rankscope.analysis.core.intervals import Intervals, both, measure, minus, union
 from rankscope.analysis.core.kernel_families import family, is_matmul, tensor_cores, uses_tensor_cores
 from rankscope.analysis.core.record_kinds import COMPUTE, COPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
@@ -92,9 +93,8 @@ def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
     found = {name: _sum(kernels["step"], took * (marks[name][kernels["name"]] & own[name]), steps) for name in marks}
     found["kernels"] = _count(kernels["step"][compute], steps)
     found["kernel_ns"] = _sum(kernels["step"], took * compute, steps)
-    found["kernel_p50_ns"] = np.array(
-        [_median(took[compute & (kernels["step"] == step)]) for step in steps["step"].tolist()], np.int64
-    )
+    at = group_by.of_keys(kernels["step"][compute], steps["step"])
+    found["kernel_p50_ns"] = group_by.median(took[compute][at >= 0], at[at >= 0], len(steps))
     return found
 
 
@@ -103,14 +103,13 @@ def _launch_intervals(steps: Table, kernels: Table) -> Column:
 
     The median keeps a single sleep or wait for the device from looking like slow launches.
     """
-    known = kernels.take(kernels["launch_start"] != UNKNOWN)
-    result = []
-    for step in steps["step"].tolist():
-        own = known.take(known["step"] == step)
-        order = np.lexsort([own["launch_start"], own["launch_thread"]])
-        same = np.diff(own["launch_thread"][order]) == 0
-        result.append(_median(np.diff(own["launch_start"][order])[same]))
-    return np.array(result, np.int64)
+    at = group_by.of_keys(kernels["step"], steps["step"])
+    known = (kernels["launch_start"] != UNKNOWN) & (at >= 0)
+    at, start, thread = at[known], kernels["launch_start"][known], kernels["launch_thread"][known]
+    order = np.lexsort([start, thread, at])
+    at, start, thread = at[order], start[order], thread[order]
+    same = (np.diff(thread) == 0) & (np.diff(at) == 0)
+    return group_by.median(np.diff(start)[same], at[1:][same], len(steps))
 
 
 def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Intervals, where: Where | None) -> Table:
@@ -129,8 +128,7 @@ def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Int
     until = begins[np.minimum(at, len(begins) - 1)]
     until = np.where(following, until, ends)
     until = np.minimum(until, np.append(np.maximum(calls["start"][1:], ends[:-1]), _NO_LIMIT))
-    idled = np.array([length(_clipped(idle, a, b)) for a, b in zip(ends, until, strict=True)], np.int64)
-    idled = np.minimum(idled, ends - calls["start"])
+    idled = np.minimum(measure(idle, ends, until), ends - calls["start"])
     operators, ranges = _places(calls, host)
     functions = [None] * len(calls) if where is None else where(calls)
     kept = following
@@ -153,18 +151,29 @@ def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Int
 
 def _places(calls: Table, host: Table) -> tuple[list[str | None], list[str | None]]:
     """Return for each call the outermost operator and the innermost named range around it on its thread."""
-    operators: list[str | None] = []
-    ranges: list[str | None] = []
-    start, end = host["start"], end_of(host)
-    names = host.words["name"]
-    for time, thread in zip(calls["start"].tolist(), calls["thread"].tolist(), strict=True):
-        rows = np.flatnonzero((start != UNKNOWN) & (start <= time) & (time < end) & (host["thread"] == thread))
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        named = [(names[host["name"][row]], bool(host["annotation"][row])) for row in rows.tolist()]
-        operators.append(next((name for name, note in named if not note), None))
-        inner = [name for name, note in named if note and not _WINDOW_MARK.search(name)]
-        ranges.append(inner[-1] if inner else None)
-    return operators, ranges
+    host = host.take(np.isin(host["thread"], calls["thread"]) & (host["start"] != UNKNOWN))
+    thread, start, end = host["thread"], host["start"], np.asarray(end_of(host))
+    order = nesting.order(thread, start, end)
+    thread, start, end = thread[order], start[order], end[order]
+    parent = nesting.parents(thread, start, end)
+    noted, name = host["annotation"][order] != 0, host["name"][order]
+    is_range = noted & ~host.where("name", lambda word: _WINDOW_MARK.search(word) is not None)[order]
+    operator, inner = np.full(len(calls), -1), np.full(len(calls), -1)
+    times = calls["start"]
+    place = nesting.running_at(times, calls["thread"], threads=thread, start=start, end=end, parent=parent)
+    while (rows := np.flatnonzero(place >= 0)).size:  # outwards: the last operator found is the outermost
+        row = place[rows]
+        operator[rows[~noted[row]]] = name[row[~noted[row]]]
+        first = is_range[row] & (inner[rows] < 0)
+        inner[rows[first]] = name[row[first]]
+        place[rows] = parent[row]
+        place = nesting.out_of_ended(place, times, end, parent)
+    words = host.words["name"]
+    return _words(operator, words), _words(inner, words)
+
+
+def _words(codes: Column, words: list[str]) -> list[str | None]:
+    return [words[code] if code >= 0 else None for code in codes.tolist()]
 
 
 def _calls(launches: Table, steps: Table, pattern: re.Pattern[str]) -> Table:
@@ -175,22 +184,12 @@ def _calls(launches: Table, steps: Table, pattern: re.Pattern[str]) -> Table:
     return calls.take(np.isin(calls["step"], steps["step"]))
 
 
-def _clipped(a: Intervals, start: int, end: int) -> Intervals:
-    low, high = np.searchsorted(a[1], start, "right"), np.searchsorted(a[0], end, "left")
-    part = a[:, low:high]
-    return np.stack([np.maximum(part[0], start), np.minimum(part[1], end)])
-
-
 def _sum(of: Column, values: Column, steps: Table) -> Column:
-    return np.array([int(values[of == step].sum()) for step in steps["step"].tolist()], np.int64)
+    return group_by.sums(values, group_by.of_keys(of, steps["step"]), len(steps))
 
 
 def _count(of: Column, steps: Table) -> Column:
-    return np.array([int((of == step).sum()) for step in steps["step"].tolist()], np.int64)
-
-
-def _median(values: Column) -> int:
-    return int(np.median(values)) if len(values) else 0
+    return _sum(of, np.ones(len(of), np.int64), steps)
 
 
 def _no_syncs() -> Table:

@@ -13,6 +13,7 @@ from collections import Counter
 
 import numpy as np
 
+from rankscope.analysis.core import group_by
 from rankscope.analysis.core.record_kinds import KERNEL, WORK, work_of
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
@@ -31,15 +32,15 @@ def coverage(steps: Table, work: Table, launches: Table) -> tuple[Column, Column
     seen = np.isin(calls["correlation"], work["correlation"])
     computing = np.isin(calls["kind"], (WORK["kernel"], WORK["graph"]))
     spare = _spare(steps, work)
-    launched, covered = [], []
-    for row, number in enumerate(steps["step"].tolist()):
-        own = step == number
-        missing = int((own & ~seen & computing).sum())
-        lost = max(0, missing - int(spare[row]))
-        copies = int((own & ~seen & ~computing).sum()) if lost else 0  # beside lost kernels, copies are lost too
-        launched.append(int((own & computing).sum()) + int((own & ~computing & seen).sum()) + copies)
-        covered.append(launched[-1] - lost - copies)
-    return np.array(launched, np.int64), np.array(covered, np.int64)
+    at = group_by.of_keys(step, steps["step"])
+
+    def count(mask: Column) -> Column:
+        return group_by.sums(mask.astype(np.int64), at, len(steps))
+
+    lost = np.maximum(0, count(~seen & computing) - spare)
+    copies = np.where(lost > 0, count(~seen & ~computing), 0)  # beside lost kernels, copies are lost too
+    launched = count(computing | seen) + copies
+    return launched, launched - lost - copies
 
 
 def without_records(work: Table, launches: Table) -> dict[str, int]:
@@ -94,4 +95,4 @@ def _spare(steps: Table, work: Table) -> Column:
     again = np.ones(len(kernels), bool)
     again[first] = False
     spare = kernels["step"][~linked | (again & ~graph)]
-    return np.array([int((spare == number).sum()) for number in steps["step"].tolist()], np.int64)
+    return group_by.sums(np.ones(len(spare), np.int64), group_by.of_keys(spare, steps["step"]), len(steps))

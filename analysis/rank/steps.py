@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 
+from rankscope.analysis.core import group_by
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
@@ -105,14 +106,12 @@ def device_windows(steps: Table, kernels: Table, covered: tuple[Column, Column],
     annotation if there is none. On a CPU the annotation is the window.
     """
     count = len(steps)
-    records = _count(kernels["step"], steps["step"])
+    of_step = group_by.of_keys(kernels["step"], steps["step"])
+    records = group_by.sums(np.ones(len(kernels), np.int64), of_step, count)
     start, end = steps["host_start"].copy(), steps["host_end"].copy()
     if mode == "device" and count:
         last = np.full(count, UNKNOWN)
-        index = np.searchsorted(steps["step"], kernels["step"], sorter=np.argsort(steps["step"], kind="stable"))
-        order = np.argsort(steps["step"], kind="stable")
-        known = kernels["step"] != NO_STEP
-        np.maximum.at(last, order[index[known]], kernels["end"][known])
+        np.maximum.at(last, of_step[of_step >= 0], kernels["end"][of_step >= 0])
         before = _left_over_end(kernels, steps)
         begin = np.maximum(before, UNKNOWN + 1) if before is not None else steps["host_start"][0]
         # A step without device work has no window: it ends where it begins.
@@ -179,15 +178,5 @@ def _left_over_end(kernels: Table, steps: Table) -> int | None:
     return end if end > steps["host_start"][0] else None
 
 
-def _count(values: Column, keys: Column) -> Column:
-    found, counts = np.unique(values, return_counts=True)
-    table = dict(zip(found.tolist(), counts.tolist(), strict=True))
-    return np.array([table.get(key, 0) for key in keys.tolist()], np.int64)
-
-
 def _waits(steps: Table, waits: Table) -> Column:
-    total = np.zeros(len(steps), np.int64)
-    for index, step in enumerate(steps["step"].tolist()):
-        of_step = waits["step"] == step
-        total[index] = (waits["end"][of_step] - waits["start"][of_step]).sum()
-    return total
+    return group_by.sums(waits["end"] - waits["start"], group_by.of_keys(waits["step"], steps["step"]), len(steps))

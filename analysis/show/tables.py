@@ -12,13 +12,16 @@ from rankscope.analysis.tables import buckets, calls_and_steps, operators
 
 def tables(analysis: Analysis) -> dict[str, Table]:
     """Return the tables by file name (docs/tables.md)."""
+    with_ops, with_mods = with_operators(analysis), with_modules(analysis)
+    walks = operators.walk(with_ops)
+    of_modules = walks if with_mods is with_ops else operators.walk(with_mods)
     found = {
         "collectives": calls_and_steps.collectives(analysis),
         "steps": calls_and_steps.steps(analysis),
         "segments": calls_and_steps.segments(analysis),
-        "operators": operators.operators(with_operators(analysis)),
+        "operators": operators.operators(with_ops, walks),
         "kernels_by_name": operators.kernels_by_name(analysis),
-        "modules": operators.modules(with_modules(analysis)),
+        "modules": operators.modules(with_mods, of_modules),
         "buckets": buckets.buckets(analysis),
     }
     more = {"roofline": roofline_of(analysis), "memory": memory_of_window(analysis)}

@@ -7,8 +7,10 @@ steps of a rank. Shares are of the sum of its steps.
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
+from rankscope.analysis.core import nesting
 from rankscope.analysis.core.kernel_families import is_matmul, uses_tensor_cores
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import mean_by_time
@@ -25,17 +27,35 @@ RANKS = 8
 _ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
 _NO_STEP = "ProfilerStep#"
 _CLASSED, _OF_KERNELS = ("name", "class"), ("rank", "calls", "total_ns", "mean_ns")
+_OF_HOST = ("start", "duration", "name", "thread", "annotation")
 _SHARES = ("share", "occupancy", "sm_efficiency")
 
 
-def operators(recording: Recording) -> Table:
+class Walk(msgspec.Struct, frozen=True, kw_only=True):
+    """The operators and ranges of a rank in the analysed steps, in the order of `nesting`."""
+
+    data: RankData
+    host: Table
+    parent: Column
+    repeated: Column  # whether a row is nested in one of the same name
+    own_ns: Column  # device time that the row launched itself
+    device_ns: Column  # the same, and of all rows nested in it
+    steps_ns: int
+
+
+def walk(recording: Recording) -> list[Walk]:
+    """Follow the nesting of the operators of the ranks that tables by name show."""
+    return [_walked(recording, data) for data in _chosen(recording)]
+
+
+def operators(recording: Recording, walks: list[Walk] | None = None) -> Table:
     """Return one row per operator and rank, the longest on the device first (on a CPU: on the host)."""
-    return _by_name(recording, modules=False)
+    return _by_name(walk(recording) if walks is None else walks, modules=False)
 
 
-def modules(recording: Recording) -> Table:
+def modules(recording: Recording, walks: list[Walk] | None = None) -> Table:
     """Return one row per named module, direction and rank."""
-    table = _by_name(recording, modules=True)
+    table = _by_name(walk(recording) if walks is None else walks, modules=True)
     infos = [] if recording.run_dir is None else rank_infos(recording.run_dir, (recording.run_dir.detailed.name,))
     kept: dict[tuple[Any, str | None], int] = {
         (info.get("rank"), MODULE_PREFIX + name): size for info in infos for name, size in _memory(info).items()
@@ -117,124 +137,99 @@ def _share(total: Column, whole: int) -> Column:
     return total / whole if whole else np.full(len(total), np.nan)
 
 
-def _by_name(recording: Recording, *, modules: bool) -> Table:
-    parts = [_of_rank(recording, data, modules=modules) for data in _chosen(recording)]
+def _by_name(walks: list[Walk], *, modules: bool) -> Table:
+    parts = [_of_rank(each, modules=modules) for each in walks]
     parts = [part for part in parts if len(part)]
     numbers = ("rank", "calls", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
     return Table.concat(parts) if parts else _empty(("name",), numbers)
 
 
-def _of_rank(recording: Recording, data: RankData, *, modules: bool) -> Table:
-    host = data.host
+def _walked(recording: Recording, data: RankData) -> Walk:
+    host = Table({name: data.host[name] for name in _OF_HOST}, {"name": data.host.words["name"]})
     inside = np.isin(step_at(host["start"], data.steps.sort("host_start")), recording.steps_analysed)
     host = host.take(inside & (host["start"] != UNKNOWN) & (host["duration"] >= 0))
-    host = host.take(np.lexsort([-host["duration"], host["start"], host["thread"]]))
-    parent = _parents(host)
+    host = host.take(nesting.order(host["thread"], host["start"], end_of(host)))
+    parent = nesting.parents(host["thread"], host["start"], end_of(host))
+    depth = nesting.depths(parent)
+    nested = nesting.with_nested(np.ones(len(host), np.int64), parent, depth) - 1
+    own = _device_time(data, host, parent, recording.steps_analysed)
+    return Walk(
+        data=data,
+        host=host,
+        parent=parent,
+        repeated=nesting.inside_same(host["name"], nested),
+        own_ns=own,
+        device_ns=nesting.with_nested(own, parent, depth) if own.any() else own,
+        steps_ns=_steps_ns(recording, data),
+    )
+
+
+def _of_rank(walked: Walk, *, modules: bool) -> Table:
+    host, parent = walked.host, walked.parent
     took = host["duration"]
     nested = np.zeros(len(host), np.int64)
     holder = parent if modules else _through_ranges(host, parent)
     of_kind = (holder >= 0) & ((host["annotation"] == 0) | modules)
     np.add.at(nested, holder[of_kind], took[of_kind])
-    own, all_below = _device_time(data, host, parent, recording.steps_analysed)
-    names = host.words["name"]
-    wanted = [word.startswith(MODULE_PREFIX) if modules else not word.startswith(_NO_STEP) for word in names]
-    chosen = np.array([*wanted, False])[host["name"]] & (
-        (host["annotation"] == 1) if modules else host["annotation"] == 0
+    wanted = host.where(
+        "name", lambda word: word.startswith(MODULE_PREFIX) if modules else not word.startswith(_NO_STEP)
     )
+    chosen = wanted & ((host["annotation"] == 1) if modules else host["annotation"] == 0)
     rows = np.flatnonzero(chosen)
-    outer = rows[~_inside_itself(host, parent, rows)]  # count the time of a recursive operator only once
+    outer = rows[~walked.repeated[rows]]  # count the time of a recursive operator only once
     found, index = np.unique(host["name"][rows], return_inverse=True)
-    at = {code: place for place, code in enumerate(found.tolist())}
-    outer_index = np.array([at[code] for code in host["name"][outer].tolist()], np.int64)
+    outer_index = np.searchsorted(found, host["name"][outer])
     count = len(found)
-    gpu = data.mode == "device"
+    gpu = walked.data.mode == "device"
     unknown = np.full(count, UNKNOWN)
-    device = _summed(outer_index, all_below[outer], count)
+    device = _summed(outer_index, walked.device_ns[outer], count)
+    on_host = _summed(outer_index, took[outer], count)
     table = Table(
         {
-            "rank": np.full(count, data.rank),
+            "rank": np.full(count, walked.data.rank),
             "name": np.arange(count, dtype=np.int32),
             "calls": np.bincount(index, minlength=count).astype(np.int64),
             "self_cpu_ns": _summed(index, np.maximum(0, took - nested)[rows], count),
-            "cpu_ns": _summed(outer_index, took[outer], count),
-            "self_device_ns": _summed(index, own[rows], count) if gpu else unknown,
+            "cpu_ns": on_host,
+            "self_device_ns": _summed(index, walked.own_ns[rows], count) if gpu else unknown,
             "device_ns": device if gpu else unknown,
-            "share": _share(device if gpu else _summed(outer_index, took[outer], count), _steps_ns(recording, data)),
+            "share": _share(device if gpu else on_host, walked.steps_ns),
         },
-        {"name": [names[code] for code in found.tolist()]},
+        {"name": [host.words["name"][code] for code in found.tolist()]},
     )
     return table.take(np.argsort(-table["self_device_ns" if gpu else "self_cpu_ns"], kind="stable"))
-
-
-def _parents(host: Table) -> Column:
-    """Return for each row the row it is nested in, -1 if there is none. Rows are sorted by thread, start and length."""
-    parent = np.full(len(host), -1)
-    stack: list[tuple[int, int]] = []  # (row, end)
-    last = None
-    rows = zip(host["thread"].tolist(), host["start"].tolist(), end_of(host).tolist(), strict=True)
-    for row, (thread, start, end) in enumerate(rows):
-        if thread != last:
-            stack, last = [], thread
-        while stack and stack[-1][1] <= start:
-            stack.pop()
-        if stack:
-            parent[row] = stack[-1][0]
-        stack.append((row, end))
-    return parent
 
 
 def _through_ranges(host: Table, parent: Column) -> Column:
     """Return for each row the operator it is nested in, skipping named ranges in between."""
     holder = parent.copy()
-    while True:
-        ranges = (holder >= 0) & (host["annotation"][np.maximum(holder, 0)] == 1)
-        if not ranges.any():
-            return holder
-        holder[ranges] = parent[holder[ranges]]
+    rows = np.flatnonzero(holder >= 0)
+    while len(rows):
+        rows = rows[host["annotation"][holder[rows]] == 1]
+        holder[rows] = parent[holder[rows]]
+        rows = rows[holder[rows] >= 0]
+    return holder
 
 
-def _device_time(data: RankData, host: Table, parent: Column, steps: list[int]) -> tuple[Column, Column]:
-    """Return for each row the device time (ns) that it launched itself, and including all rows nested in it."""
+def _device_time(data: RankData, host: Table, parent: Column, steps: list[int]) -> Column:
+    """Return for each row the device time (ns) that it launched itself."""
     own = np.zeros(len(host), np.int64)
     kernels = data.kernels
     if data.mode != "device" or not len(kernels) or not len(host):
-        return own, own.copy()
+        return own
     usable = (kernels["launch_start"] != UNKNOWN) & np.isin(kernels["step"], steps)
-    kernels = kernels.take(usable)
-    took = kernels["end"] - kernels["start"]
-    ends = end_of(host)
-    for thread in np.unique(kernels["launch_thread"]).tolist():
-        rows = np.flatnonzero(host["thread"] == thread)
-        mine = np.flatnonzero(kernels["launch_thread"] == thread)
-        if not len(rows):
-            continue
-        times = kernels["launch_start"][mine]
-        at = np.searchsorted(host["start"][rows], times, "right") - 1
-        place = np.where(at >= 0, rows[np.maximum(at, 0)], -1)
-        while True:  # move up to the first row that is still running
-            out = (place >= 0) & (ends[np.maximum(place, 0)] <= times)
-            if not out.any():
-                break
-            place[out] = parent[place[out]]
-        found = place >= 0
-        np.add.at(own, place[found], took[mine][found])
-    below = own.copy()
-    for row in range(len(host) - 1, -1, -1):  # children are sorted after their parents
-        if parent[row] >= 0:
-            below[parent[row]] += below[row]
-    return own, below
-
-
-def _inside_itself(host: Table, parent: Column, rows: Column) -> Column:
-    """Return a mask of the rows inside another row of the same name."""
-    names = host["name"]
-    result = np.zeros(len(rows), bool)
-    for place, row in enumerate(rows.tolist()):
-        above = int(parent[row])
-        while above >= 0 and names[above] != names[row]:
-            above = int(parent[above])
-        result[place] = above >= 0
-    return result
+    took = kernels["end"][usable] - kernels["start"][usable]
+    place = nesting.running_at(
+        kernels["launch_start"][usable],
+        kernels["launch_thread"][usable],
+        threads=host["thread"],
+        start=host["start"],
+        end=end_of(host),
+        parent=parent,
+    )
+    found = place >= 0
+    np.add.at(own, place[found], took[found])
+    return own
 
 
 def _summed(index: Column, values: Column, count: int) -> Column:
