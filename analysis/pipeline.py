@@ -27,7 +27,7 @@ from rankscope.analysis.measure.recording import Recording, untraced
 from rankscope.analysis.measure.verdict import decide
 from rankscope.analysis.options import Options
 from rankscope.analysis.rank import workers
-from rankscope.analysis.rank.cache import prune
+from rankscope.analysis.rank.cache import prune_user_folder
 from rankscope.analysis.rank.identity import identify, missing_notices, mixed_jobs, world_size_of
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.workers import Job, Outcome
@@ -240,7 +240,7 @@ def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list
     """Read and prepare every rank. A rank without numbers becomes a notice; the others continue."""
     outcomes = workers.prepare_all(jobs(found, options), options.executor, Progress(shown=options.progress))
     if options.cache_folder is None and any(outcome.kept for outcome in outcomes):
-        prune(user_folder())
+        prune_user_folder()
     notices = [notice for outcome in outcomes for notice in outcome.notices]
     read = [outcome for outcome in outcomes if outcome.data is not None or outcome.conflicting]
     fatal = [notice for notice in notices if notice.level == "error"]

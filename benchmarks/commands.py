@@ -53,7 +53,8 @@ class Program:
             return
         home = scratch / "cache" / self.home
         if not self.warm:  # the compiled scanner stays
-            shutil.rmtree(home / "rankscope" / "ranks", ignore_errors=True)
+            for part in ("ranks", "answers"):
+                shutil.rmtree(home / "rankscope" / part, ignore_errors=True)
             shutil.rmtree(self.out, ignore_errors=True)
         if self.warm and not self.runs:
             self._measure(home)

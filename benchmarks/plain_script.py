@@ -44,7 +44,8 @@ def main() -> None:
         together = length(union(np.concatenate([own, other]))) if len(other) else length(own)
         print(
             f"{path.name}: {len(steps)} steps, median {np.median([end - start for start, end in steps]):.1f} us; "
-            f"compute {length(own):.0f} us, communication {length(other):.0f} us, exposed {together - length(own):.0f} us"
+            f"compute {length(own):.0f} us, "
+            f"communication {length(other):.0f} us, exposed {together - length(own):.0f} us"
         )
 
 

@@ -13,6 +13,7 @@ import click
 
 from rankscope.conf.command import complain
 from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS
+from rankscope.conf.version import VERSION
 
 # command: (module, function that takes the remaining arguments and returns an exit status, one line of help)
 COMMANDS: dict[str, tuple[str, str, str]] = {
@@ -116,7 +117,7 @@ class _Table(click.Group):
 
 
 @click.group("rankscope", cls=_Table, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(None, "-V", "--version", package_name="rankscope", message="rankscope %(version)s")
+@click.version_option(VERSION, "-V", "--version", message="rankscope %(version)s")
 def rankscope() -> None: ...
 
 

@@ -1,6 +1,5 @@
 """Converts a validation error of msgspec to one line that names the key, the value and what is allowed."""
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -30,6 +29,8 @@ def describe(error: msgspec.ValidationError, data: Mapping[str, Any], schema: ty
 
 
 def _unknown(key: str, path: str, section: Any) -> str:
+    import difflib  # only for messages about mistakes
+
     names = [field.name for field in msgspec.structs.fields(section)]
     near = difflib.get_close_matches(key, names, n=1)
     hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(names)}"

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
-import yaml
 
 from rankscope.conf.checks import check
 from rankscope.conf.contract import PassName
@@ -109,27 +108,20 @@ def parse_config(data: Mapping[str, Any]) -> RunConfig:
     return config
 
 
-class _Plain(yaml.SafeLoader):
-    """YAML without aliases, which `save_config` never writes: a few of them can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.events.AliasEvent):
-            raise yaml.YAMLError("it has aliases")
-        return super().compose_node(parent, index)
-
-
 def load_config(path: Path) -> RunConfig:
     """Read a resolved `config.yaml`, also that of another version: keys that this one does not know are left out.
 
     Keys are not checked against each other again. The launcher did that, with the defaults of its version.
     """
+    from rankscope.conf import plain_yaml  # takes longer to import than all of conf, and most commands read no YAML
+
     data: Any = None
     try:
-        data = yaml.load(read_bytes(path), _Plain)
+        data = plain_yaml.load(read_bytes(path))
         return msgspec.convert(_known(data, RunConfig), RunConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{path}: {describe(error, data, RunConfig)}") from None
-    except (OSError, ValueError, yaml.YAMLError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, plain_yaml.Error, TypeError, RecursionError) as error:
         said = " ".join(str(error).split())  # YAML errors have several lines
         raise ConfigError(f"{path}: cannot be read as a rankscope configuration ({said})") from None
 
@@ -152,4 +144,6 @@ def _is_section(kind: Any) -> bool:
 
 def save_config(config: RunConfig, path: Path) -> None:
     """Write `config` in the form that `load_config` reads."""
-    write_text(path, yaml.safe_dump(msgspec.to_builtins(config), sort_keys=False))
+    from rankscope.conf import plain_yaml
+
+    write_text(path, plain_yaml.dump(msgspec.to_builtins(config)))

@@ -7,7 +7,6 @@ nodes, as `rankscope run` would. If the run was killed or never began, its end i
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ import msgspec
 from rankscope.conf import ConfigError, RunConfig, RunDir
 from rankscope.conf.run_dir import Status
 from rankscope.conf.sections import SlurmConfig
+from rankscope.conf.version import VERSION
 from rankscope.launch.run.failure import Failure, Kind
 from rankscope.launch.run.nodes import Node
 from rankscope.launch.run.record import Recorded, finish
@@ -43,7 +43,7 @@ def shape_of(config: RunConfig) -> slurm.Shape:
 def prepare(config: RunConfig, overrides: Sequence[str], exact: Path | None) -> RunDir:
     """Make the run folder with the status `submitted`, and let the job take it over."""
     run_dir = RunDir.claim(Path(config.runs_dir), config.name, datetime.now().astimezone(), exact)
-    run_dir.write_record(rankscope=version("rankscope"), status="submitted", overrides=list(overrides), passes={})
+    run_dir.write_record(rankscope=VERSION, status="submitted", overrides=list(overrides), passes={})
     run_dir.hand_over()
     return run_dir
 

@@ -6,34 +6,22 @@ Exit status: 0 the numbers are valid, 3 they are partial, 2 there are none (one 
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
-import numpy as np
 
+from rankscope.analysis.commands import answers
 from rankscope.analysis.commands.common import Location, output, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
 from rankscope.analysis.core.notices import AnalysisError
-from rankscope.analysis.core.table import Table
-from rankscope.analysis.measure.ceilings import CeilingsError
 from rankscope.analysis.options import Options
-from rankscope.analysis.pipeline import load
 from rankscope.analysis.rank import dask as cluster
-from rankscope.analysis.read.run_settings import config_of
-from rankscope.analysis.result import Analysis
-from rankscope.analysis.show.markdown import report
-from rankscope.analysis.show.summary import error_summary, summarise
-from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.terminal import show
 from rankscope.conf import RunDir
 from rankscope.conf.command import complain
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
-from rankscope.conf.files import replacing, write_json, write_text
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from rankscope.conf.files import write_json
 
 
 def pattern_option(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
@@ -150,10 +138,9 @@ def analyze(
         )
         with output(out) as folder:
             return _analyze(paths, folder, json_file, options, console, allow_partial=allow_partial, quiet=quiet)
-    except CeilingsError as error:
-        complain(f"rankscope: {error}")
-        return NO_NUMBERS
     except AnalysisError as error:
+        from rankscope.analysis.show.summary import error_summary
+
         complain(f"rankscope: {error}")
         _write_json(error_summary(str(error), error.notices), json_file)
         return NO_NUMBERS
@@ -172,20 +159,34 @@ def _analyze(
     allow_partial: bool,
     quiet: bool,
 ) -> int:
-    analysis = load(*paths, options=options)
-    summary = summarise(analysis)
+    folder = _folder(paths, out)
+    key = answers.key_of(paths, options)
+    answer = answers.kept(key)
+    if answer is not None and (folder is None or answer.complete):
+        summary = _give(answer, folder, console, quiet=quiet)
+    else:
+        from rankscope.analysis.commands.answer import make
+
+        with answers.new_answer(key) as made:
+            make(paths, options, made, reports=folder is not None)
+            summary = _give(answers.made_in(made), folder, console, quiet=quiet)
+    _write_json(summary, json_file)
+    return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
+
+
+def _give(answer: answers.Answer, folder: Path | None, console: Console, *, quiet: bool) -> Json:
+    """Print an answer, put its files in `folder`, and return its summary."""
+    summary = answer.summary()
     if not quiet:
         show(summary, console)
-    folder = _folder(paths, out)
     if folder is not None:
-        _write(analysis, summary, folder, paths[0].resolve().name)
-        if not quiet and analysis.ranks:
+        answer.copy_to(folder)
+        if not quiet and answer.has_reports:
             console.print(
                 f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
                 f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
             )
-    _write_json(summary, json_file)
-    return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
+    return summary
 
 
 def main(argv: list[str]) -> int:
@@ -204,50 +205,6 @@ def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
     if link is not None:  # a stranger's run folder must not choose where files are replaced
         raise AnalysisError(f"{link}: a link, and reports would be written through it; remove it or give --out")
     return folder
-
-
-def _write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
-    import pyarrow.parquet as pq
-
-    folder.mkdir(parents=True, exist_ok=True)
-    if not analysis.ranks:  # not traced: the summary has all numbers
-        write_json(folder / "summary.json", summary)
-        return
-    (folder / "tables").mkdir(exist_ok=True)
-    made = tables(analysis)
-    for part, table in made.items():
-        with replacing(folder / "tables" / f"{part}.parquet") as temporary:
-            pq.write_table(table.to_arrow(), temporary, compression="zstd")
-    write_text(folder / "report.md", report(summary, analysis.run_dir))
-    if any(data.span is not None for data in analysis.ranks):
-        from rankscope.analysis.show.html import report_html
-
-        write_text(folder / "report.html", report_html(summary, analysis, name, made))
-    if "roofline" in made:
-        _draw_roofline(analysis, made["roofline"], folder / "figures" / "roofline.png")
-    if "memory" in made:
-        from rankscope.analysis.tables import memory_timeline
-
-        starts = analysis.step_table["start_ns"][analysis.step_table["rank"] == analysis.ranks[0].rank]
-        _draw(memory_timeline.figure(made["memory"], starts), folder / "figures" / "memory.png")
-    write_json(folder / "summary.json", summary)
-
-
-def _draw(figure: "Figure", path: Path) -> None:
-    from rankscope.analysis.sweep.figures import png
-
-    path.parent.mkdir(exist_ok=True)
-    with replacing(path) as temporary:
-        temporary.write_bytes(png(figure))
-
-
-def _draw_roofline(analysis: Analysis, table: Table, path: Path) -> None:
-    from rankscope.analysis.tables.roofline import figure, peaks
-
-    config = None if analysis.run_dir is None else config_of(analysis.run_dir)
-    if config is None or not np.isfinite(table["intensity"]).any():
-        return
-    _draw(figure(table, *peaks(config, analysis.ceilings)), path)
 
 
 def _write_json(summary: Json, target: Path | None) -> None:

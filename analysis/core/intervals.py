@@ -39,8 +39,8 @@ def either(*sets: Intervals) -> Intervals:
 def both(a: Intervals, b: Intervals) -> Intervals:
     """Return the time that is in both sets.
 
-    A part begins where one set begins inside the other, and ends where one ends inside the other. If both begin (end) at
-    the same time, that is one beginning (end).
+    A part begins where one set begins inside the other, and ends where one ends inside the other. If both begin (or
+    end) at the same time, that is one beginning (or end).
     """
     if not a.shape[1] or not b.shape[1]:
         return EMPTY

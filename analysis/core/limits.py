@@ -3,7 +3,6 @@
 The list in docs/findings.md is generated from this module.
 """
 
-import difflib
 from collections.abc import Iterable
 from typing import Annotated
 
@@ -95,6 +94,8 @@ def parse(items: Iterable[str], base: Limits | None = None) -> Limits:
     for item in items:
         key, _, value = item.partition("=")
         if key not in known:
+            import difflib  # only for messages about mistakes
+
             near = difflib.get_close_matches(key, known, n=1)
             raise ValueError(
                 f"{key}: no such limit; {f'did you mean {near[0]}?' if near else 'there are ' + ', '.join(known)}"

@@ -1,8 +1,8 @@
 """How intervals of the same thread nest in one another: operators in operators, calls in operators.
 
-Rows are in `order`: by thread, then by start, the longer one first. So a row is nested in an earlier one, and everything
-that is nested in a row follows it directly. The parent of a row is the last earlier row of its thread that still runs
-when the row begins. All functions work on complete columns, because a trace has millions of rows.
+Rows are in `order`: by thread, then by start, the longer one first. So a row is nested in an earlier one, and what is
+nested in a row follows it directly. The parent of a row is the last earlier row of its thread that still runs when the
+row begins. All functions work on complete columns, because a trace has millions of rows.
 """
 
 import numpy as np

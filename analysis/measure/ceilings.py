@@ -9,13 +9,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read.run_settings import rank_infos
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
 from rankscope.conf.user_cache import SCHEMA, cache_folder, path_for
 
 
-class CeilingsError(ValueError):
+class CeilingsError(AnalysisError):
     """A file of ceilings cannot be used. The message says which file and why."""
 
 

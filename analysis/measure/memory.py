@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pyarrow.compute as pc
-
 from rankscope.analysis.read.pass_steps import read_steps
 from rankscope.conf import PassDir, RunDir
 from rankscope.conf.contract import PASSES, StepColumn
@@ -30,9 +28,13 @@ def _rows(pass_dir: PassDir) -> list[dict[str, Any]]:
             table = read_steps(rank_dir)
         except (OSError, ValueError):
             continue
-        allocated, reserved, peak = (pc.max(table[name]).as_py() for name in _COLUMNS)
+        allocated, reserved, peak = (_largest(table[name].to_pylist()) for name in _COLUMNS)
         if peak is not None:
             rows.append(
                 {"rank": rank_dir.rank, "peak_bytes": peak, "allocated_bytes": allocated, "reserved_bytes": reserved}
             )
     return rows
+
+
+def _largest(values: list[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -4,10 +4,8 @@ An entry is a folder whose name depends on everything it was made from: the file
 ends), the reader, and this package's sources. It is written elsewhere and then renamed, so it is complete or absent.
 """
 
-import functools
 import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,8 +13,11 @@ from pathlib import Path
 from rankscope.analysis.core import parquet
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank import store
+from rankscope.analysis.rank.code_version import code_version
+from rankscope.analysis.rank.prune import prune
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.conf.files import open_regular
+from rankscope.conf.user_cache import user_folder
 
 _ENDS = 1 << 12  # bytes hashed at each end of a file
 _SMALLEST = 1 << 17  # bytes of files below which reading them again is as fast
@@ -39,15 +40,8 @@ def folder_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: P
             digest.update(repr((str(path.resolve()), label, stat.st_size, stat.st_mtime_ns)).encode() + ends)
     except OSError:
         return None
-    digest.update(f"{reader} {_code_version()}".encode())
+    digest.update(f"{reader} {code_version()}".encode())
     return root / "ranks" / digest.hexdigest() if size >= _SMALLEST else None
-
-
-@functools.cache
-def _code_version() -> str:
-    """Return a digest of this package's sources, so that an entry made by other code is never used."""
-    sources = sorted(Path(__file__).parents[1].rglob("*.py"))
-    return hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
 
 
 def load(folder: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | None:
@@ -77,19 +71,9 @@ def save(folder: Path, data: RankData) -> bool:
     return True
 
 
-def prune(root: Path) -> None:
-    """Remove the oldest entries until the total size is within the limit."""
-    try:
-        entries = [(entry.stat().st_mtime, entry) for entry in (root / "ranks").iterdir()]
-        sizes = {entry: sum(file.stat().st_size for file in entry.iterdir()) for _, entry in entries}
-    except OSError:
-        return
-    total = sum(sizes.values())
-    for _, entry in sorted(entries):
-        if total <= _LARGEST:
-            break
-        shutil.rmtree(entry, ignore_errors=True)
-        total -= sizes[entry]
+def prune_user_folder() -> None:
+    """Remove the oldest entries of the user's cache until the total size is within the limit."""
+    prune(user_folder() / "ranks", _LARGEST)
 
 
 class _Stored:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import Any
 
 import msgspec
@@ -32,6 +31,7 @@ from rankscope.analysis.show.summary_schema import (
     TracedVerdict,
 )
 from rankscope.conf.contract import bus_factor
+from rankscope.conf.version import VERSION
 
 _REPORT = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
 
@@ -81,7 +81,7 @@ def error_summary(message: str, notices: Sequence[Notice]) -> Json:
 
 
 def _versions() -> dict[str, str]:
-    return {"rankscope": version("rankscope")}
+    return {"rankscope": VERSION}
 
 
 def _source_of(notices: Sequence[Notice]) -> str:

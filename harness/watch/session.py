@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rankscope.conf.contract import BACKWARD_COMPUTE, RANGE_COLUMNS, StepRow
 from rankscope.conf.files import write_json
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.conf.run_dir import RunDirError
+from rankscope.conf.version import VERSION
 from rankscope.harness.group.process_group import RankContext, of_script
 from rankscope.harness.record import own_backward
 from rankscope.harness.record.describe import describe
@@ -148,5 +148,5 @@ def _claim(options: Options, context: RankContext, info: dict[str, Any]) -> Moni
         raise problem or RuntimeError("rank 0 could not make the folder")
     if context.rank == 0:
         settings = {key: value for key, value in asdict(options).items() if key not in _NOT_WRITTEN}
-        write_json(found.info, {**info, **settings, "rankscope": version("rankscope")})
+        write_json(found.info, {**info, **settings, "rankscope": VERSION})
     return found

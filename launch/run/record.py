@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -22,6 +21,7 @@ from rankscope.conf.columns_file import to_parquet
 from rankscope.conf.contract import KEY_AVERAGES, NO_NUMBERS, OK, PARTIAL, STEP_COLUMNS, WINDOWS, signal_status
 from rankscope.conf.files import read_json, write_json
 from rankscope.conf.run_dir import Status
+from rankscope.conf.version import VERSION
 from rankscope.launch.run.distortion import distortion
 from rankscope.launch.run.failure import Failure, Kind, failure_of, missing_file
 from rankscope.launch.run.nodes import Node, enter
@@ -100,7 +100,7 @@ def _write_inputs(
     if not node.leads:
         return
     run_dir.write_record(
-        rankscope=version("rankscope"),
+        rankscope=VERSION,
         launch_id=node.launch_id,
         rdzv_endpoint=node.endpoint,
         status="running",

@@ -7,14 +7,16 @@ next to their reports, where nsys itself puts them.
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from rankscope.analysis.core.notices import AnalysisError, Notice, UnreadableTraceError
-from rankscope.analysis.read.nsys import preview
-from rankscope.analysis.read.nsys.preview import Glance
 from rankscope.analysis.read.sources import Source, Sources
 from rankscope.conf import nsys_tool
+
+if TYPE_CHECKING:
+    from rankscope.analysis.read.nsys.preview import Glance
 
 _APART_NS = 10 * 10**9  # a larger gap between the windows of two ranks is another job, not a clock error
 
@@ -26,6 +28,8 @@ def expand(found: Sources, steps: str | None) -> Sources:
     """
     if not any(source.nsys for source in found.files):
         return found
+    from rankscope.analysis.read.nsys import preview  # with SQLite
+
     others = [source.label for source in found.files if not source.nsys]
     if others:
         raise AnalysisError(f"{others[0]}: a trace of torch.profiler among reports of Nsight Systems; give one kind")
@@ -87,7 +91,7 @@ def _notice(kind: str, source: Source, message: str) -> Notice:
     return Notice(kind=kind, level="partial", file=source.label, message=message)
 
 
-def _processes(source: Source, glance: Glance, notices: list[Notice]) -> list[Source]:
+def _processes(source: Source, glance: "Glance", notices: list[Notice]) -> list[Source]:
     """Return a source for each process; in one report around torchrun, the order of pids stands for the ranks."""
     if len(glance.processes) < 2:
         return [source]
@@ -103,7 +107,7 @@ def _processes(source: Source, glance: Glance, notices: list[Notice]) -> list[So
     ]
 
 
-def _check_twice(glances: Sequence[tuple[Source, Glance]]) -> None:
+def _check_twice(glances: "Sequence[tuple[Source, Glance]]") -> None:
     seen: dict[object, Source] = {}
     for source, glance in glances:
         key = (glance.session_start, tuple(glance.processes), glance.window)
@@ -113,7 +117,7 @@ def _check_twice(glances: Sequence[tuple[Source, Glance]]) -> None:
         seen[key] = source
 
 
-def _check_one_job(glances: Sequence[tuple[Source, Glance]]) -> None:
+def _check_one_job(glances: "Sequence[tuple[Source, Glance]]") -> None:
     """Refuse reports whose windows are far apart: ranks of one job record the same steps at the same time."""
     windows = [(*glance.window, source) for source, glance in glances if glance.window and glance.comparable]
     windows.sort(key=lambda item: item[0])
