@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankscope.analysis.core.sparse import Sparse
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
@@ -22,7 +24,9 @@ class Table:
     """Columns of the same length, immutable by convention: every operation returns a new table."""
 
     def __init__(self, columns: Mapping[str, Any], words: Mapping[str, list[str]] | None = None) -> None:
-        self.columns: dict[str, Column] = {name: np.asarray(column) for name, column in columns.items()}
+        self.columns: dict[str, Column] = {
+            name: column if isinstance(column, Sparse) else np.asarray(column) for name, column in columns.items()
+        }
         self.words: dict[str, list[str]] = dict(words or {})
         lengths = {len(column) for column in self.columns.values()}
         if len(lengths) > 1:
@@ -53,7 +57,7 @@ class Table:
 
     def where(self, name: str, holds: Callable[[str], bool]) -> Column:
         """Return a mask of the rows whose word in a coded column satisfies `holds`; False for rows without a word."""
-        return np.array([holds(word) for word in self.words[name]] + [False])[self.columns[name]]
+        return np.array([holds(word) for word in self.words[name]] + [False])[np.asarray(self.columns[name])]
 
     @staticmethod
     def concat(tables: Iterable["Table"]) -> "Table":
@@ -68,7 +72,7 @@ class Table:
                 words[name], codes = _merge_words([(part[name], part.words[name]) for part in parts])
                 columns[name] = np.concatenate(codes)
             else:
-                columns[name] = np.concatenate([part[name] for part in parts])
+                columns[name] = np.concatenate([np.asarray(part[name]) for part in parts])
         return Table(columns, words)
 
     def to_arrow(self) -> "pa.Table":
@@ -76,7 +80,7 @@ class Table:
         import pyarrow as pa
 
         arrays = {}
-        for name, column in self.columns.items():
+        for name, column in ((name, np.asarray(each)) for name, each in self.columns.items()):
             if name in self.words:
                 codes = _arrow(column.astype(np.int32, copy=False), column < 0)
                 arrays[name] = pa.DictionaryArray.from_arrays(codes, _arrow_words(self.words[name]))
@@ -89,7 +93,7 @@ class Table:
         import pandas as pd
 
         series: dict[str, Any] = {}
-        for name, column in self.columns.items():
+        for name, column in ((name, np.asarray(each)) for name, each in self.columns.items()):
             if name in self.words:
                 series[name] = pd.Categorical.from_codes(column.astype(np.int32), pd.Index(self.words[name], dtype=str))
             elif column.dtype == np.int64 and (column == UNKNOWN).any():
@@ -141,5 +145,5 @@ def _merge_words(parts: list[tuple[Column, list[str]]]) -> tuple[list[str], list
     merged = []
     for codes, words in parts:
         lookup = np.array([seen.setdefault(word, len(seen)) for word in words] + [-1], np.int32)
-        merged.append(lookup[codes])  # code -1 takes the last entry, which is -1
+        merged.append(lookup[np.asarray(codes)])  # code -1 takes the last entry, which is -1
     return list(seen), merged

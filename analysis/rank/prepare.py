@@ -187,7 +187,7 @@ def _comms(kernels: Table) -> Table:
     table = table.take(np.lexsort([table["start"], _call_order(table)]))
     payload = _payload(table)
     return Table(
-        {name: table[name] if name != "bytes" else payload for name in COMM_COLUMNS},
+        {name: np.asarray(table[name]) if name != "bytes" else payload for name in COMM_COLUMNS},
         {name: words for name, words in table.words.items() if name in COMM_COLUMNS},
     )
 

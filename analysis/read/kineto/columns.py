@@ -7,6 +7,7 @@ import numpy as np
 
 from rankscope.analysis.core import sm_share
 from rankscope.analysis.core.record_kinds import ANNOTATION, DEVICE, KERNEL, MEMCPY, is_copy, part_of
+from rankscope.analysis.core.sparse import Sparse
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.read.decode import Codes, integers, nanoseconds
 from rankscope.analysis.read.kineto.event_schema import Args, Event
@@ -18,7 +19,6 @@ from rankscope.analysis.read.rank_trace import (
     HOST_COLUMNS,
     LAUNCH_COLUMNS,
     RankTrace,
-    empty_table,
     rank_number,
 )
 
@@ -26,7 +26,37 @@ if TYPE_CHECKING:
     from rankscope.analysis.read.kineto.fast.scanner import Block
 
 _NO_ARGS = Args()
-_COLUMNS = {"device": DEVICE_COLUMNS + COLLECTIVE_COLUMNS, "launches": LAUNCH_COLUMNS, "host": HOST_COLUMNS}
+CALL_ROW = "call_row"  # in a block: which rows have the columns of collectives
+_COLUMNS = {
+    "device": (*DEVICE_COLUMNS, *COLLECTIVE_COLUMNS, CALL_ROW),
+    "launches": LAUNCH_COLUMNS,
+    "host": (*HOST_COLUMNS, CALL_ROW),
+}
+_FIRST = 1 << 10  # rows that a column has room for at first
+_SMALL = {"activity": np.int8, "annotation": np.int8}
+
+
+def _type(name: str) -> type:
+    return np.int32 if name in CODED else _SMALL.get(name, np.int64)
+
+
+class _Growing:
+    """A column that rows are added to. It grows in place, so that no second copy of a large column is ever made."""
+
+    def __init__(self, kind: type) -> None:
+        self._array = np.empty(_FIRST, kind)
+        self._count = 0
+
+    def add(self, values: Column) -> None:
+        after = self._count + len(values)
+        if after > len(self._array):
+            self._array.resize(max(after, 2 * len(self._array)), refcheck=False)
+        self._array[self._count : after] = values
+        self._count = after
+
+    def finish(self) -> Column:
+        self._array.resize(self._count, refcheck=False)
+        return self._array
 
 
 class Builder:
@@ -34,7 +64,8 @@ class Builder:
 
     def __init__(self) -> None:
         self.codes: defaultdict[str, Codes] = defaultdict(Codes)
-        self._tables: dict[str, list[dict[str, Column]]] = {"device": [], "launches": [], "host": []}
+        self._tables = {part: {name: _Growing(_type(name)) for name in names} for part, names in _COLUMNS.items()}
+        self._rows = dict.fromkeys(_COLUMNS, 0)
         self._classes: dict[Any, str | None] = {}
         self._open: defaultdict[tuple[Any, Any, Any], list[Event]] = defaultdict(list)
 
@@ -42,7 +73,7 @@ class Builder:
         """Add a block of events, or a block of columns from the scanner."""
         if isinstance(block, dict):
             for part, columns in block.items():
-                self._tables[part].append(columns)
+                self._add(part, columns)
         else:
             self._add_events(block)
 
@@ -66,7 +97,16 @@ class Builder:
                 parts[part].append(event)
         for part, chosen in parts.items():
             if chosen:
-                self._tables[part].append(getattr(self, f"_{part}")(chosen))
+                self._add(part, getattr(self, f"_{part}")(chosen))
+
+    def _add(self, part: str, columns: dict[str, Column]) -> None:
+        """Add rows to a part. `CALL_ROW` says which of them have the columns of collectives."""
+        own = self._tables[part]
+        if CALL_ROW in columns:
+            columns[CALL_ROW] = columns[CALL_ROW] + self._rows[part]
+        for name, values in columns.items():
+            own[name].add(values)
+        self._rows[part] += len(columns["start"])
 
     def _close(self, event: Event) -> Event | None:
         """Match `B` and `E` of the same thread and name; return the pair as one event with a duration."""
@@ -88,7 +128,6 @@ class Builder:
             "start": nanoseconds([event.ts for event in events]),
             "duration": nanoseconds([event.dur for event in events]),
             "name": self.codes["name"].encode([event.name for event in events]),
-            "offset": np.full(len(events), UNKNOWN),
         }
 
     def _device(self, events: list[Event]) -> dict[str, Column]:
@@ -130,29 +169,27 @@ class Builder:
         return self.codes["thread"].encode([(event.pid, event.tid) for event in events])
 
     def _collective(self, args: list[Args]) -> dict[str, Column]:
-        """Return the collective columns. Few records have them, so only those rows are filled in."""
+        """Return the collective columns of the rows that have them."""
         at = [index for index, item in enumerate(args) if item.collective is not None]
         found = [args[index] for index in at]
-        columns: dict[str, Column] = {}
+        columns: dict[str, Column] = {CALL_ROW: np.array(at, np.int64)}
         for name in COLLECTIVE_COLUMNS:
             values = [getattr(item, name) for item in found]
             if name in CODED:
-                columns[name] = np.full(len(args), -1, np.int32)
-                columns[name][at] = self.codes[name].encode([None if v is None else str(v) for v in values])
+                columns[name] = self.codes[name].encode([None if v is None else str(v) for v in values])
             else:
-                columns[name] = np.full(len(args), UNKNOWN, np.int64)
-                columns[name][at] = integers(values)
+                columns[name] = integers(values)
         return columns
 
     def _table(self, part: str, base: int) -> Table:
         """Return the collected rows of a table, with `start` in ns since 1970 as everywhere else."""
-        columns = (*_COLUMNS[part], "offset")
-        blocks = self._tables[part] or [dict(empty_table(columns).columns)]
-        self._tables[part] = []
-        joined = {name: np.concatenate([block.pop(name) for block in blocks]) for name in columns}
+        joined: dict[str, Any] = {name: column.finish() for name, column in self._tables[part].items()}
         start = joined["start"]
-        joined["start"] = np.where(start != UNKNOWN, start + base, UNKNOWN)
-        table = Table(joined, {name: self.codes[name].words for name in columns if name in CODED})
+        start[start != UNKNOWN] += base
+        rows = joined.pop(CALL_ROW, None)
+        for name in COLLECTIVE_COLUMNS if rows is not None else ():
+            joined[name] = Sparse(rows, joined[name], len(start), -1 if name in CODED else UNKNOWN)
+        table = Table(joined, {name: self.codes[name].words for name in joined if name in CODED})
         if part != "device":
             return table
         copies = table.where("name", is_copy) & (table["activity"] == KERNEL)

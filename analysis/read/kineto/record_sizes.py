@@ -6,22 +6,22 @@ every operator has some. So this module reads the file again for these few recor
 """
 
 import re
-import zlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
-from isal import igzip
 
 from rankscope.analysis.core.collective_kinds import has_shapes, is_communication, is_host_collective, scalar_type
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.read.decode import nanoseconds
 from rankscope.analysis.read.kineto.reader import base_time
+from rankscope.analysis.read.kineto.stream import Stream
 from rankscope.analysis.read.rank_trace import RankTrace
 
 _RECORD = re.compile(rb'\{[^{}]*"name":\s*"(?:gloo:|nccl:|record_param_comms)[^"]*"[^{}]*"args":\s*\{[^{}]*\}[^{}]*\}')
-_MOST_BYTES = 1 << 30
+_LONGEST = 1 << 16  # bytes of a record
 
 
 class _Args(msgspec.Struct):
@@ -38,7 +38,8 @@ def with_sizes(trace: RankTrace, path: Path) -> RankTrace:
     """Return the trace with the element counts and types of such collectives, if it was recorded with shapes."""
     host = trace.host
     rows = np.flatnonzero(host.where("name", has_shapes) & (host["in_nelems"] == UNKNOWN) & (host["collective"] < 0))
-    found = _records(path, base_time(trace.extra)) if len(rows) and _lacks_sizes(trace) else {}
+    recorded = trace.extra.get("record_shapes") != 0  # older versions of torch do not say it
+    found = _records(path, base_time(trace.extra)) if recorded and len(rows) and _lacks_sizes(trace) else {}
     if not found:
         return trace
     counts, types = host["in_nelems"].copy(), host["dtype"].copy()
@@ -63,13 +64,25 @@ def _lacks_sizes(trace: RankTrace) -> bool:
 
 def _records(path: Path, base: int) -> dict[int, tuple[int, str | None]]:
     """Return element count and type by the start of the record (ns since 1970)."""
+    found: dict[int, tuple[int, str | None]] = {}
     try:
-        with igzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            text = file.read(_MOST_BYTES)
-    except (OSError, EOFError, zlib.error, igzip.BadGzipFile):
-        return {}
-    if b'"Input Dims"' not in text:
-        return {}
+        for text in _overlapping(Stream(path)):
+            if b'"Input Dims"' in text:
+                found |= _found_in(text, base)
+    except OSError:
+        pass
+    return found
+
+
+def _overlapping(windows: Iterable[bytes]) -> Iterator[bytes]:
+    """Return windows that begin with the end of the one before, so that each record is complete in one of them."""
+    end = b""
+    for window in windows:
+        yield end + window
+        end = window[-_LONGEST:]
+
+
+def _found_in(text: bytes, base: int) -> dict[int, tuple[int, str | None]]:
     found: dict[int, tuple[int, str | None]] = {}
     for match in _RECORD.finditer(text):
         try:

@@ -21,6 +21,7 @@ import numpy as np
 from rankscope.analysis.core.record_kinds import ANNOTATION, DEVICE, part_of
 from rankscope.analysis.core.table import UNKNOWN, Column
 from rankscope.analysis.read.decode import Codes
+from rankscope.analysis.read.kineto.columns import CALL_ROW
 from rankscope.analysis.read.kineto.fast import layout
 from rankscope.analysis.read.kineto.fast.keys import key_tables
 from rankscope.analysis.read.rank_trace import CODED
@@ -105,24 +106,26 @@ class Scanner:
         for number, (part, names) in enumerate(_ROWS.items()):
             if rows[number]:
                 columns = self._buffers[number]
-                block[part] = {name: self._column(name, columns[at, : rows[number]]) for at, name in enumerate(names)}
+                block[part] = {
+                    name: self._column(name, columns[at, : rows[number]])
+                    for at, name in enumerate(names)
+                    if name != "offset"
+                }
         for number, part in ((3, "device"), (4, "host")):
             if part in block:
-                block[part] |= self._calls(self._buffers[number][:, : rows[number]], len(block[part]["start"]))
+                block[part] |= self._calls(self._buffers[number][:, : rows[number]])
         self._state[layout.ROWS : layout.ROWS + 5] = 0
         return block
 
     def _column(self, name: str, values: Column) -> Column:
         return self._symbols.codes(name, values) if name in CODED else values.copy()
 
-    def _calls(self, columns: Column, rows: int) -> dict[str, Column]:
-        """Spread the collective columns, which only few rows have, over all rows."""
-        spread: dict[str, Column] = {}
-        for at, name in enumerate(layout.COLLECTIVE_ROW[1:], start=1):
-            coded = name in CODED
-            spread[name] = np.full(rows, -1, np.int32) if coded else np.full(rows, UNKNOWN, np.int64)
-            spread[name][columns[0]] = self._column(name, columns[at])
-        return spread
+    def _calls(self, columns: Column) -> dict[str, Column]:
+        """Return the collective columns, and the rows that have them."""
+        found = {CALL_ROW: columns[0].copy()}
+        return found | {
+            name: self._column(name, columns[at]) for at, name in enumerate(layout.COLLECTIVE_ROW[1:], start=1)
+        }
 
 
 class _Symbols:
