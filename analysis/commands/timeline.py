@@ -126,7 +126,7 @@ def _common_step(
     shared = set.intersection(*(set(item.steps) for item in drawn))
     if not shared:
         raise AnalysisError(f"{' and '.join(item.name for item in drawn)}: no step was analysed in both; give --step")
-    typical = [item.typical_step() for item in reversed(drawn)]
+    typical = [item.typical for item in reversed(drawn)]
     return next((number for number in typical if number in shared), min(shared)), drawn
 
 

@@ -22,6 +22,20 @@ def positions(groups: Column) -> dict[int, Column]:
     return dict(zip(ordered[begin].tolist(), np.split(order, begin[1:]), strict=True))
 
 
+def distinct(values: Column) -> Column:
+    """Return the different values in order: as `np.unique`, but fast for long columns that are made of sorted parts."""
+    ordered = np.sort(values, kind="stable")
+    return ordered[starts_of(ordered)]
+
+
+def among(values: Column, keys: Column) -> Column:
+    """Return whether each value is one of the keys: as `np.isin`, but fast for keys that are almost in order."""
+    if not len(keys):
+        return np.zeros(len(values), bool)
+    ordered = np.sort(keys, kind="stable")
+    return np.asarray(ordered[np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)] == values)
+
+
 def of_keys(values: Column, keys: Column) -> Column:
     """Return for each value its position in `keys`, which are all different; -1 if it is not among them."""
     if not len(keys):

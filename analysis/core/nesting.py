@@ -25,9 +25,9 @@ def order(thread: Column, start: Column, end: Column) -> Column:
         tied = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
         rows = by_start[tied]
         by_start[tied] = rows[np.lexsort((-end[rows], start[rows]))]
-    _, codes = np.unique(thread, return_inverse=True)
-    narrow = np.min_scalar_type(int(codes.max(initial=0)))  # numpy sorts columns of 16 bits without comparisons
-    return by_start[np.argsort(codes[by_start].astype(narrow), kind="stable")]
+    low, high = int(thread.min(initial=0)), int(thread.max(initial=0))
+    narrow = np.min_scalar_type(high - low)  # numpy sorts columns of 16 bits without comparisons
+    return by_start[np.argsort((thread[by_start] - low).astype(narrow), kind="stable")]
 
 
 def parents(thread: Column, start: Column, end: Column) -> Column:
@@ -74,13 +74,15 @@ def with_nested(values: Column, parent: Column, depth: Column) -> Column:
 
 
 def inside_same(names: Column, nested: Column) -> Column:
-    """Return whether each row is nested in a row with the same name; `nested` is the number of rows nested in each."""
+    """Return whether each row is nested in a row with the same name, from the names' codes (at least -1).
+
+    `nested` is the number of rows that are nested in each row.
+    """
     if not len(names):
         return np.zeros(0, bool)
     by_name = np.argsort(names, kind="stable")
     row = np.arange(len(names))[by_name]
-    _, codes = np.unique(names, return_inverse=True)
-    base = codes[by_name].astype(np.int64) * len(names)  # so that the reach of one name is below every row of the next
+    base = (names[by_name].astype(np.int64) + 1) * len(names)  # one name's reach ends below the next name's rows
     reach = np.maximum.accumulate(base + row + nested[by_name])
     result = np.zeros(len(names), bool)
     result[by_name[1:]] = reach[:-1] >= (base + row)[1:]

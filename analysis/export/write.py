@@ -50,7 +50,7 @@ def write_sweep(points: Sequence[Point], sink: Sink) -> None:
 
 def _timeline(sink: Sink, analysis: Analysis, name: str) -> None:
     timeline = build(analysis, name)
-    step = timeline.typical_step()
+    step = timeline.typical
     drawn = figure([timeline], step, [verdict_sentence(summarise(analysis))])
     sink.image("timeline", max(step, 0), figures.png(drawn))
 

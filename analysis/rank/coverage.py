@@ -29,7 +29,7 @@ def coverage(steps: Table, work: Table, launches: Table) -> tuple[Column, Column
     """
     calls = _calls(launches)
     step = step_at(calls["start"], steps)
-    seen = np.isin(calls["correlation"], work["correlation"])
+    seen = group_by.among(calls["correlation"], work["correlation"])
     computing = np.isin(calls["kind"], (WORK["kernel"], WORK["graph"]))
     spare = _spare(steps, work)
     at = group_by.of_keys(step, steps["step"])
@@ -47,7 +47,7 @@ def without_records(work: Table, launches: Table) -> dict[str, int]:
     """Return how many memsets and copies left no record, by the name of the call."""
     calls = _calls(launches)
     quiet = np.isin(calls["kind"], (WORK["memset"], WORK["copy"]))
-    missing = calls.take(quiet & ~np.isin(calls["correlation"], work["correlation"]))
+    missing = calls.take(quiet & ~group_by.among(calls["correlation"], work["correlation"]))
     return dict(Counter(name for name in missing.texts("name") if name is not None))
 
 

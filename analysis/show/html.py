@@ -41,8 +41,8 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
     `found` are the tables written next to the summary; None: make them here.
     """
     run_dir = analysis.run_dir
-    timeline = build(analysis, name)
-    step = timeline.typical_step()
+    timeline = build(analysis, name, only_typical=True)
+    step = timeline.typical
     rows = _worth_a_row(summary)
     on_device = analysis.ranks[0].mode == "device"
     return pages.render(

@@ -13,7 +13,7 @@ from rankscope.analysis.align.groups import group_name
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.intervals import Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
-from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.measure.breakdown import communication_sets
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.result import Analysis
@@ -65,6 +65,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     world_size: int
     steps: list[int]
+    typical: int  # the step to show first: a late step of median lateness, otherwise a step of median length
     judged: list[int]  # the steps of which lateness is judged
     views: list[RankView]  # in the order of ranks
     shown: list[int]  # ranks that get their own row
@@ -94,14 +95,6 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         found = [window for view in self.views if (window := view.window(step)) is not None]
         return min(start for start, _ in found), max(end for _, end in found)
 
-    def typical_step(self) -> int:
-        """Return the step to show first: the late step of median lateness, otherwise the step of median length."""
-        late = sorted((mark.lateness_ns, mark.step) for mark in self.marks.values() if mark.late)
-        if late:
-            return late[(len(late) - 1) // 2][1]
-        lengths = sorted((np.subtract(*self.window(step)[::-1]), step) for step in self.judged or self.steps)
-        return lengths[(len(lengths) - 1) // 2][1]
-
 
 def build(
     analysis: Analysis,
@@ -110,8 +103,9 @@ def build(
     step: int | None = None,
     ranks: Sequence[int] | None = None,
     most: int = MOST_ROWS,
+    only_typical: bool = False,
 ) -> Timeline:
-    """Return what is drawn of `analysis`: `step` or all analysed steps, `ranks` or all ranks.
+    """Return what is drawn of `analysis`: `step`, all analysed steps or only the typical one; `ranks` or all ranks.
 
     With more than `most` ranks, only the latest and the typical ones get rows; the others become a density. Raises
     `AnalysisError` if the step or a rank does not exist.
@@ -124,22 +118,26 @@ def build(
     wanted = sorted(set(ranks)) if ranks is not None else present
     lateness, marks = _lateness(analysis, numbers)
     shown = wanted if len(wanted) <= most else _worth_a_row(lateness, wanted)
+    judged = [number for number in numbers if number in set(analysis.steps_judged)]
+    typical = _typical(marks, windows.take(np.isin(windows["rank"], wanted)), judged or numbers)
+    step_ns = _median_length(windows, numbers)
+    if only_typical:
+        windows, numbers = windows.take(windows["step"] == typical), [typical]
     of_rank = group_by.positions(analysis.calls["rank"])
     views = []
     for data in analysis.ranks:
+        own = windows.take(windows["rank"] == data.rank)
         if data.rank in set(wanted):
-            own = windows.take(windows["rank"] == data.rank)
             calls = analysis.calls.take(of_rank.get(data.rank, _NOTHING))
             views.append(_view(analysis, data, own, calls, detailed=data.rank in set(shown)))
     limits = analysis.options.limits
-    lengths = (windows["end"] - windows["start"])[np.isin(windows["step"], numbers)]
-    step_ns = int(np.median(lengths)) if len(lengths) else 0
     bound = analysis.alignment.bound_ns or 0
     return Timeline(
         name=name,
         world_size=analysis.world_size,
         steps=numbers,
-        judged=[number for number in numbers if number in set(analysis.steps_judged)],
+        typical=typical,
+        judged=judged,
         views=sorted(views, key=lambda view: view.rank),
         shown=shown,
         lateness=lateness,
@@ -148,6 +146,21 @@ def build(
         threshold_ns=int(max(limits.straggler_share * step_ns, limits.straggler_errors * bound)),
         device=analysis.ranks[0].mode == "device",
     )
+
+
+def _typical(marks: dict[int, Mark], windows: Table, candidates: Sequence[int]) -> int:
+    late = sorted((mark.lateness_ns, mark.step) for mark in marks.values() if mark.late)
+    if late:
+        return late[(len(late) - 1) // 2][1]
+    of_step = group_by.positions(windows["step"])
+    rows = [(of_step[step], step) for step in candidates if step in of_step]
+    lengths = sorted((int(windows["end"][at].max() - windows["start"][at].min()), step) for at, step in rows)
+    return lengths[(len(lengths) - 1) // 2][1]
+
+
+def _median_length(windows: Table, steps: Sequence[int]) -> int:
+    lengths = (windows["end"] - windows["start"])[np.isin(windows["step"], steps)]
+    return int(np.median(lengths)) if len(lengths) else 0
 
 
 def _windows(analysis: Analysis, step: int | None) -> tuple[Table, list[int]]:
@@ -220,10 +233,10 @@ def _worth_a_row(lateness: dict[int, dict[int, int]], ranks: Sequence[int]) -> l
 
 
 def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, detailed: bool) -> RankView:
-    whole = np.array([windows["start"].min(), windows["end"].max()])
-    transfer, wait, comm = (_common(analysis, data.rank, part) for part in communication_sets(calls))
-    compute, copies, data_wait = (
-        _common(analysis, data.rank, part) for part in (data.compute, data.copies, data.data_wait)
+    whole = np.array([windows["start"].min(), windows["end"].max()]) if len(windows) else np.zeros(2, np.int64)
+    transfer, wait, comm, compute, copies, data_wait = (
+        _reaching(_common(analysis, data.rank, part), whole)
+        for part in (*communication_sets(calls), data.compute, data.copies, data.data_wait)
     )
     order = windows.sort("start")
     by_priority = [compute, transfer, wait, comm, copies, data_wait]
@@ -247,6 +260,12 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
         host_ranges=_shifted(analysis, data.rank, on_host),
         kernels=_shifted(analysis, data.rank, kernels),
     )
+
+
+def _reaching(part: Intervals, whole: Column) -> Intervals:
+    """Return the intervals of a set that reach into a window."""
+    low, high = np.searchsorted(part[1], whole[0], "right"), np.searchsorted(part[0], whole[1], "left")
+    return part[:, low:high]
 
 
 def _common(analysis: Analysis, rank: int, part: Intervals) -> Intervals:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rankscope.analysis.core.group_by import distinct
 from rankscope.analysis.core.intervals import Intervals, covers, measure, union
 from rankscope.analysis.core.table import Column, Table
 
@@ -34,7 +35,7 @@ def tile(
     `rest` is the code if no layer does. Edges of `extra` cut intervals as well. Returns window, start, end, part.
     """
     cuts = [layer.ravel() for layer in layers] + ([] if extra is None else [extra.ravel()])
-    edges = np.unique(np.concatenate([start, end, *cuts]))
+    edges = distinct(np.concatenate([start, end, *cuts]))
     left, right = edges[:-1], edges[1:]
     window = np.searchsorted(start, left, "right") - 1
     inside = (window >= 0) & (left < end[window]) if len(start) else np.zeros(len(left), bool)

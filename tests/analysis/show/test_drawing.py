@@ -90,7 +90,7 @@ def test_drawn_parts_sum_to_the_breakdown(name: str) -> None:
 
 
 def test_the_mark_is_what_was_planted(timeline: Timeline) -> None:
-    mark = timeline.marks[timeline.typical_step()]
+    mark = timeline.marks[timeline.typical]
     assert (mark.rank, mark.cause, mark.late) == (3, "compute", True)
     assert 6.0e6 < mark.lateness_ns == mark.start - mark.others < 7.8e6
     stall = build(load(TRACES / STALL), STALL)
