@@ -41,15 +41,20 @@ def write_table(path: Path, table: Table) -> None:
     import pyarrow.parquet as pq
 
     integers = [name for name, column in table.columns.items() if column.dtype == np.int64]
-    pq.write_table(
-        table.to_arrow(),
-        path,
-        row_group_size=_ROW_GROUP,
-        compression="zstd",
-        compression_level=1,
-        use_dictionary=sorted(table.words),
-        column_encoding={name: "DELTA_BINARY_PACKED" for name in integers},
-    )
+    settings = {
+        "compression": "zstd",
+        "compression_level": 1,
+        "use_dictionary": sorted(table.words),
+        "column_encoding": {name: "DELTA_BINARY_PACKED" for name in integers},
+    }
+    writer = None
+    for low in range(0, max(len(table), 1), _ROW_GROUP):  # a part at a time: Arrow's copy of a table is large
+        part = Table({name: column[low : low + _ROW_GROUP] for name, column in table.columns.items()}, table.words)
+        arrow = part.to_arrow()
+        writer = writer or pq.ParquetWriter(path, arrow.schema, **settings)
+        writer.write_table(arrow)
+    if writer is not None:
+        writer.close()
 
 
 def read_parquet(path: Path, types: Mapping[Any, type]) -> Any:

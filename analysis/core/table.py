@@ -40,11 +40,14 @@ class Table:
 
     def take(self, rows: Column) -> "Table":
         """Return the rows selected by a mask or by positions."""
+        if rows.dtype == bool and rows.all() and len(rows) == len(self):
+            return self  # a trace without oddities is not copied at each check
         return Table({name: column[rows] for name, column in self.columns.items()}, self.words)
 
     def sort(self, *names: str) -> "Table":
         """Return the rows sorted by the named columns; the first name takes precedence."""
-        return self.take(np.lexsort([self.columns[name] for name in reversed(names)]))
+        order = np.lexsort([self.columns[name] for name in reversed(names)])
+        return self if (order[1:] > order[:-1]).all() else self.take(order)
 
     def with_columns(self, **columns: Any) -> "Table":
         """Return the table with columns added or replaced."""

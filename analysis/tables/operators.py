@@ -5,6 +5,7 @@ innermost operator around its launch, and to every operator and range around tha
 steps of a rank. Shares are of the sum of its steps.
 """
 
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -26,21 +27,26 @@ from rankscope.conf.contract import MODULE_PREFIX
 RANKS = 8
 _ROLES = {COMPUTE: "compute", COMMUNICATION: "communication", COPY: "copy"}
 _NO_STEP = "ProfilerStep#"
+_PIECE = 1 << 18  # rows that are followed at a time
 _CLASSED, _OF_KERNELS = ("name", "class"), ("rank", "calls", "total_ns", "mean_ns")
 _OF_HOST = ("start", "duration", "name", "thread", "annotation")
 _SHARES = ("share", "occupancy", "sm_efficiency")
 
 
 class Walk(msgspec.Struct, frozen=True, kw_only=True):
-    """The operators and ranges of a rank in the analysed steps, in the order of `nesting`."""
+    """The sums of a rank over the analysed steps: a `_Sums` of its operators and one of its modules."""
 
     data: RankData
-    host: Table
-    parent: Column
-    repeated: Column  # whether a row is nested in one of the same name
-    own_ns: Column  # device time that the row launched itself
-    device_ns: Column  # the same, and of all rows nested in it
+    operators: "_Sums"
+    modules: "_Sums"
     steps_ns: int
+
+
+class _Sums:
+    """Numbers of calls and times (ns) by the code of a name."""
+
+    def __init__(self, names: int) -> None:
+        self.calls, self.self_cpu, self.cpu, self.self_device, self.device = np.zeros((5, names), np.int64)
 
 
 def walk(recording: Recording) -> list[Walk]:
@@ -145,57 +151,87 @@ def _by_name(walks: list[Walk], *, modules: bool) -> Table:
 
 
 def _walked(recording: Recording, data: RankData) -> Walk:
-    host = Table({name: data.host[name] for name in _OF_HOST}, {"name": data.host.words["name"]})
-    inside = np.isin(step_at(host["start"], data.steps.sort("host_start")), recording.steps_analysed)
-    host = host.take(inside & (host["start"] != UNKNOWN) & (host["duration"] >= 0))
-    host = host.take(nesting.order(host["thread"], host["start"], end_of(host)))
-    parent = nesting.parents(host["thread"], host["start"], end_of(host))
-    depth = nesting.depths(parent)
-    nested = nesting.with_nested(np.ones(len(host), np.int64), parent, depth) - 1
-    own = _device_time(data, host, parent, recording.steps_analysed)
-    return Walk(
+    """Sum up piece by piece, because a trace has millions of rows. A piece ends where nothing runs on its thread."""
+    whole, words = data.host, data.host.words["name"]
+    inside = np.isin(step_at(whole["start"], data.steps.sort("host_start")), recording.steps_analysed)
+    rows = np.flatnonzero(inside & (whole["start"] != UNKNOWN) & (whole["duration"] >= 0))
+    rows = rows[nesting.order(whole["thread"][rows], whole["start"][rows], end_of(whole)[rows])]
+    parent = nesting.parents(whole["thread"][rows], whole["start"][rows], end_of(whole)[rows])
+    walked = Walk(
         data=data,
-        host=host,
-        parent=parent,
-        repeated=nesting.inside_same(host["name"], nested),
-        own_ns=own,
-        device_ns=nesting.with_nested(own, parent, depth) if own.any() else own,
+        operators=_Sums(len(words)),
+        modules=_Sums(len(words)),
         steps_ns=_steps_ns(recording, data),
     )
+    launched = _launched(data, recording.steps_analysed)
+    for low, high in _pieces(parent):
+        host = Table({name: whole[name][rows[low:high]] for name in _OF_HOST}, {"name": words})
+        _add_piece(walked, host, np.maximum(parent[low:high] - low, nesting.NONE), launched)
+    return walked
+
+
+def _pieces(parent: Column) -> list[tuple[int, int]]:
+    """Return where pieces begin and end: before rows that are nested in nothing."""
+    outermost = np.append(np.flatnonzero(parent < 0), len(parent))
+    wanted = np.arange(_PIECE, len(parent), _PIECE)
+    borders = np.unique([0, *outermost[np.searchsorted(outermost, wanted)].tolist(), len(parent)]).tolist()
+    return list(pairwise(borders))
+
+
+def _add_piece(walked: Walk, host: Table, parent: Column, launched: Table) -> None:
+    depth = nesting.depths(parent)
+    nested = nesting.with_nested(np.ones(len(host), np.int64), parent, depth) - 1
+    repeated = nesting.inside_same(host["name"], nested)
+    own = _device_time(launched, host, parent)
+    device = nesting.with_nested(own, parent, depth) if own.any() else own
+    for modules, sums in ((False, walked.operators), (True, walked.modules)):
+        wanted = host.where("name", _is_module if modules else _is_operator)
+        rows = np.flatnonzero(wanted & ((host["annotation"] == 1) == modules))
+        if not len(rows):
+            continue
+        names, took = host["name"], host["duration"]
+        outer = rows[~repeated[rows]]  # count the time of a recursive operator only once
+        np.add.at(sums.calls, names[rows], 1)
+        np.add.at(sums.self_cpu, names[rows], np.maximum(0, took - _nested_ns(host, parent, modules=modules))[rows])
+        np.add.at(sums.self_device, names[rows], own[rows])
+        np.add.at(sums.cpu, names[outer], took[outer])
+        np.add.at(sums.device, names[outer], device[outer])
+
+
+def _is_module(word: str) -> bool:
+    return word.startswith(MODULE_PREFIX)
+
+
+def _is_operator(word: str) -> bool:
+    return not word.startswith(_NO_STEP)
+
+
+def _nested_ns(host: Table, parent: Column, *, modules: bool) -> Column:
+    """Return the time of the rows directly in each row; for operators, as if ranges between them were not there."""
+    holder = parent if modules else _through_ranges(host, parent)
+    counted = (holder >= 0) & ((host["annotation"] == 0) | modules)
+    nested = np.zeros(len(host), np.int64)
+    np.add.at(nested, holder[counted], host["duration"][counted])
+    return nested
 
 
 def _of_rank(walked: Walk, *, modules: bool) -> Table:
-    host, parent = walked.host, walked.parent
-    took = host["duration"]
-    nested = np.zeros(len(host), np.int64)
-    holder = parent if modules else _through_ranges(host, parent)
-    of_kind = (holder >= 0) & ((host["annotation"] == 0) | modules)
-    np.add.at(nested, holder[of_kind], took[of_kind])
-    wanted = host.where(
-        "name", lambda word: word.startswith(MODULE_PREFIX) if modules else not word.startswith(_NO_STEP)
-    )
-    chosen = wanted & ((host["annotation"] == 1) if modules else host["annotation"] == 0)
-    rows = np.flatnonzero(chosen)
-    outer = rows[~walked.repeated[rows]]  # count the time of a recursive operator only once
-    found, index = np.unique(host["name"][rows], return_inverse=True)
-    outer_index = np.searchsorted(found, host["name"][outer])
-    count = len(found)
-    gpu = walked.data.mode == "device"
+    sums = walked.modules if modules else walked.operators
+    found = np.flatnonzero(sums.calls)
+    count, gpu = len(found), walked.data.mode == "device"
     unknown = np.full(count, UNKNOWN)
-    device = _summed(outer_index, walked.device_ns[outer], count)
-    on_host = _summed(outer_index, took[outer], count)
     table = Table(
         {
             "rank": np.full(count, walked.data.rank),
             "name": np.arange(count, dtype=np.int32),
-            "calls": np.bincount(index, minlength=count).astype(np.int64),
-            "self_cpu_ns": _summed(index, np.maximum(0, took - nested)[rows], count),
-            "cpu_ns": on_host,
-            "self_device_ns": _summed(index, walked.own_ns[rows], count) if gpu else unknown,
-            "device_ns": device if gpu else unknown,
-            "share": _share(device if gpu else on_host, walked.steps_ns),
+            "calls": sums.calls[found],
+            "self_cpu_ns": sums.self_cpu[found],
+            "cpu_ns": sums.cpu[found],
+            "self_device_ns": sums.self_device[found] if gpu else unknown,
+            "device_ns": sums.device[found] if gpu else unknown,
+            "share": _share(sums.device[found] if gpu else sums.cpu[found], walked.steps_ns),
         },
-        {"name": [host.words["name"][code] for code in found.tolist()]},
+        {"name": [walked.data.host.words["name"][code] for code in found.tolist()]},
     )
     return table.take(np.argsort(-table["self_device_ns" if gpu else "self_cpu_ns"], kind="stable"))
 
@@ -211,24 +247,32 @@ def _through_ranges(host: Table, parent: Column) -> Column:
     return holder
 
 
-def _device_time(data: RankData, host: Table, parent: Column, steps: list[int]) -> Column:
-    """Return for each row the device time (ns) that it launched itself."""
-    own = np.zeros(len(host), np.int64)
+def _launched(data: RankData, steps: list[int]) -> Table:
+    """Return when, where and with what duration the device records of the steps were launched."""
     kernels = data.kernels
-    if data.mode != "device" or not len(kernels) or not len(host):
-        return own
+    if data.mode != "device":
+        kernels = kernels.take(np.zeros(len(kernels), bool))
+        return Table({"time": kernels["start"], "thread": kernels["start"], "took": kernels["start"]})
     usable = (kernels["launch_start"] != UNKNOWN) & np.isin(kernels["step"], steps)
     took = kernels["end"][usable] - kernels["start"][usable]
-    place = nesting.running_at(
-        kernels["launch_start"][usable],
-        kernels["launch_thread"][usable],
-        threads=host["thread"],
-        start=host["start"],
-        end=end_of(host),
-        parent=parent,
-    )
-    found = place >= 0
-    np.add.at(own, place[found], took[found])
+    found = Table({"time": kernels["launch_start"][usable], "thread": kernels["launch_thread"][usable], "took": took})
+    return found.sort("thread", "time")
+
+
+def _device_time(launched: Table, host: Table, parent: Column) -> Column:
+    """Return for each row the device time (ns) that it launched itself; all rows end before the next piece begins."""
+    own = np.zeros(len(host), np.int64)
+    start, end, threads = host["start"], end_of(host), host["thread"]
+    for thread in np.unique(threads).tolist():
+        low, high = np.searchsorted(launched["thread"], (thread, thread + 1))
+        first, last = np.searchsorted(threads, (thread, thread + 1))
+        times = launched["time"][low:high]
+        a, b = np.searchsorted(times, (start[first], end[first:last].max()))
+        place = nesting.running_at(
+            times[a:b], launched["thread"][low + a : low + b], threads=threads, start=start, end=end, parent=parent
+        )
+        found = place >= 0
+        np.add.at(own, place[found], launched["took"][low + a : low + b][found])
     return own
 
 

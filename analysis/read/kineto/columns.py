@@ -213,10 +213,11 @@ class Builder:
             host_id=_host_id(metadata),
             complete=reader.complete,
             notices=reader.notices,
-            extra={key: value for key, value in metadata.items() if key in _KEPT},
+            extra={key: value for key, value in metadata.items() if key in _KEPT} | {HAS_SHAPES: reader.has_shapes},
         )
 
 
+HAS_SHAPES = "rankscope_has_shapes"
 _KEPT = ("deviceProperties", "trace_id", "with_stack", "record_shapes", "baseTimeNanoseconds")
 
 

@@ -28,6 +28,7 @@ MAX_EVENT = 64 << 20  # bytes; anything larger is damage, not an event
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _TAIL = 1 << 16
+_SHAPES = b'"Input Dims"'
 
 
 class EventReader:
@@ -44,6 +45,7 @@ class EventReader:
         self.metadata: dict[str, Any] = {}
         self.notices: list[Notice] = []
         self.complete = True
+        self.has_shapes = False  # whether operators have the dimensions of their inputs
         self._stream = Stream(path, window)
         self._scanner = scanner
         self._line = 1
@@ -56,6 +58,7 @@ class EventReader:
         tail: bytes | None = None
         for window in itertools.chain([b""] if buffer else [], windows):
             buffer += window
+            self.has_shapes = self.has_shapes or _SHAPES in buffer
             scanned = None if self._scanner is None else self._scanner.scan(buffer, self._byte)
             if scanned is not None:
                 yield from scanned.blocks

@@ -16,6 +16,7 @@ import numpy as np
 from rankscope.analysis.core.collective_kinds import has_shapes, is_communication, is_host_collective, scalar_type
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.read.decode import nanoseconds
+from rankscope.analysis.read.kineto.columns import HAS_SHAPES
 from rankscope.analysis.read.kineto.reader import base_time
 from rankscope.analysis.read.kineto.stream import Stream
 from rankscope.analysis.read.rank_trace import RankTrace
@@ -38,7 +39,7 @@ def with_sizes(trace: RankTrace, path: Path) -> RankTrace:
     """Return the trace with the element counts and types of such collectives, if it was recorded with shapes."""
     host = trace.host
     rows = np.flatnonzero(host.where("name", has_shapes) & (host["in_nelems"] == UNKNOWN) & (host["collective"] < 0))
-    recorded = trace.extra.get("record_shapes") != 0  # older versions of torch do not say it
+    recorded = trace.extra.get(HAS_SHAPES, True)
     found = _records(path, base_time(trace.extra)) if recorded and len(rows) and _lacks_sizes(trace) else {}
     if not found:
         return trace
