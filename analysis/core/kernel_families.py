@@ -6,8 +6,10 @@ test_kernel_families.py has a name of each with its source.
 """
 
 import re
-from functools import cache
+from functools import lru_cache
 from typing import Literal
+
+from rankscope.analysis.core.name_patterns import MOST_NAMES
 
 Family = Literal["matmul", "convolution", "attention", "other"]
 PRODUCTS = ("matmul", "convolution", "attention")  # what `matmul` stands for in metrics: products of matrices
@@ -71,7 +73,7 @@ _NO_TENSOR = re.compile(
 _NEVER = re.compile(r"simt|[dcz]gemm|gemv|ffma|_scalar_")  # whatever else the name says
 
 
-@cache
+@lru_cache(MOST_NAMES)
 def family(kernel: str) -> Family | None:
     """Return the family of a compute kernel; None if its name does not tell."""
     return next((name for name, pattern in _FAMILIES if pattern.search(kernel)), None)
@@ -82,7 +84,7 @@ def is_matmul(kernel: str) -> bool:
     return family(kernel) in PRODUCTS
 
 
-@cache
+@lru_cache(MOST_NAMES)
 def tensor_cores(kernel: str) -> bool | None:
     """Return whether a product runs on tensor cores (AMD: matrix cores); None if its name does not tell."""
     if not is_matmul(kernel) or _NEVER.search(kernel):

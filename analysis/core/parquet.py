@@ -84,22 +84,37 @@ def read_parquet(path: Path, types: Mapping[Any, type]) -> Any:
 
 
 def read_table(path: Path, columns: list[str] | None = None) -> Table:
-    """Read a table that `write_table` wrote. Raises `OSError` or `ValueError` if it is damaged."""
+    """Read a table that `write_table` wrote. Raises `OSError` or `ValueError` if it is damaged.
+
+    Columns are taken out of Arrow's buffers here, because Arrow's own conversion to numpy imports pandas.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    arrow = pq.read_table(path, columns=columns, memory_map=True)
+    with pq.ParquetFile(path, memory_map=True) as file:
+        arrow = file.read(columns=columns)
     found: dict[str, Any] = {}
     words: dict[str, list[str]] = {}
     for name in arrow.column_names:
-        column = arrow[name]
+        column = arrow[name].unify_dictionaries()
+        chunks = column.chunks or [pa.array([], column.type)]
         if pa.types.is_dictionary(column.type):
-            column = column.unify_dictionaries().combine_chunks()
-            array = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
-            found[name] = array.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
-            words[name] = array.dictionary.to_pylist()
-        elif pa.types.is_integer(column.type) and column.null_count:
-            found[name] = column.fill_null(UNKNOWN).to_numpy()
+            found[name] = np.concatenate([_values(chunk.indices, -1) for chunk in chunks])
+            words[name] = chunks[0].dictionary.to_pylist()
         else:
-            found[name] = column.to_numpy()
+            found[name] = np.concatenate([_values(chunk, UNKNOWN) for chunk in chunks])
     return Table(found, words)
+
+
+def _values(array: Any, absent: int) -> Any:
+    """Return an Arrow array of numbers or truth values as a numpy array; nulls become `absent`, or NaN."""
+    valid, data = array.buffers()
+    window = slice(array.offset, array.offset + len(array))
+    if str(array.type) == "bool":
+        return np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[window].astype(bool)
+    kind = np.dtype({"double": "float64", "float": "float32"}.get(str(array.type), str(array.type)))
+    values = np.frombuffer(data, kind)[window] if data is not None else np.zeros(len(array), kind)
+    if not array.null_count:
+        return values
+    null = np.unpackbits(np.frombuffer(valid, np.uint8), bitorder="little")[window] == 0
+    return np.where(null, np.nan if kind.kind == "f" else kind.type(absent), values)

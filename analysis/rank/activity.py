@@ -5,12 +5,14 @@ Input: a rank's device records, launches and operators. Output: the `ACTIVITY` c
 """
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
 from rankscope.analysis.core import group_by, nesting
 from rankscope.analysis.core.intervals import Intervals, both, measure, minus, union
 from rankscope.analysis.core.kernel_families import family, is_matmul, tensor_cores, uses_tensor_cores
+from rankscope.analysis.core.name_patterns import found_in
 from rankscope.analysis.core.record_kinds import COMPUTE, COPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.steps import step_at
@@ -25,14 +27,16 @@ SYNCS = ("step", "call", "operator", "range", "function", "count", "wait_ns", "i
 _NO_LIMIT = np.iinfo(np.int64).max
 _PLACE = ("call", "operator", "range", "function")
 
-_SYNC_CALL = re.compile(r"cu(?:da)?(?:Stream|Device|Event|Ctx)Synchronize|^(?:hip)\w*Synchronize")
-_MALLOC_CALL = re.compile(r"^(?:cuda|hip)(?:Malloc|Free)(?:Async|FromPoolAsync)?$|^cuMem(?:Alloc|Free|Create|Release)")
-_PAGEABLE = re.compile(r"pageable", re.I)
-_HTOD = re.compile(r"HtoD|Host.to.Device|(?:Host|Pinned|Pageable) -> Device", re.I)
-_DTOH = re.compile(r"DtoH|Device.to.Host|Device -> (?:Host|Pinned|Pageable)", re.I)
-_ON_DEVICE = re.compile(r"DtoD|Device.to.Device|Device -> Device|Memset", re.I)
+_SYNC_CALL = found_in(re.compile(r"cu(?:da)?(?:Stream|Device|Event|Ctx)Synchronize|^(?:hip)\w*Synchronize"))
+_MALLOC_CALL = found_in(
+    re.compile(r"^(?:cuda|hip)(?:Malloc|Free)(?:Async|FromPoolAsync)?$|^cuMem(?:Alloc|Free|Create|Release)")
+)
+_PAGEABLE = found_in(re.compile(r"pageable", re.I))
+_HTOD = found_in(re.compile(r"HtoD|Host.to.Device|(?:Host|Pinned|Pageable) -> Device", re.I))
+_DTOH = found_in(re.compile(r"DtoH|Device.to.Host|Device -> (?:Host|Pinned|Pageable)", re.I))
+_ON_DEVICE = found_in(re.compile(r"DtoD|Device.to.Device|Device -> Device|Memset", re.I))
 _OF_COPIES = ("h2d_ns", "d2h_ns", "on_device_ns", "pageable_ns")
-_WINDOW_MARK = re.compile(r"ProfilerStep#|iteration", re.I)
+_WINDOW_MARK = found_in(re.compile(r"ProfilerStep#|iteration", re.I))
 
 
 def activity(
@@ -82,10 +86,10 @@ def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
         "tensor_ns": np.array([uses_tensor_cores(word) for word in names] + [False]),
         "tensor_unknown_ns": np.array([is_matmul(word) and tensor_cores(word) is None for word in names] + [False]),
         "unknown_ns": np.array([family(word) is None for word in names] + [False]),
-        "on_device_ns": np.array([_ON_DEVICE.search(word) is not None for word in names] + [False]),
-        "h2d_ns": np.array([_HTOD.search(word) is not None for word in names] + [False]),
-        "d2h_ns": np.array([_DTOH.search(word) is not None for word in names] + [False]),
-        "pageable_ns": np.array([_PAGEABLE.search(word) is not None for word in names] + [False]),
+        "on_device_ns": np.array([_ON_DEVICE(word) for word in names] + [False]),
+        "h2d_ns": np.array([_HTOD(word) for word in names] + [False]),
+        "d2h_ns": np.array([_DTOH(word) for word in names] + [False]),
+        "pageable_ns": np.array([_PAGEABLE(word) for word in names] + [False]),
     }
     took = kernels["end"] - kernels["start"]
     compute, copy = kernels["role"] == COMPUTE, kernels["role"] == COPY
@@ -157,7 +161,7 @@ def _places(calls: Table, host: Table) -> tuple[list[str | None], list[str | Non
     thread, start, end = thread[order], start[order], end[order]
     parent = nesting.parents(thread, start, end)
     noted, name = host["annotation"][order] != 0, host["name"][order]
-    is_range = noted & ~host.where("name", lambda word: _WINDOW_MARK.search(word) is not None)[order]
+    is_range = noted & ~host.where("name", _WINDOW_MARK)[order]
     operator, inner = np.full(len(calls), -1), np.full(len(calls), -1)
     times = calls["start"]
     place = nesting.running_at(times, calls["thread"], threads=thread, start=start, end=end, parent=parent)
@@ -176,9 +180,9 @@ def _words(codes: Column, words: list[str]) -> list[str | None]:
     return [words[code] if code >= 0 else None for code in codes.tolist()]
 
 
-def _calls(launches: Table, steps: Table, pattern: re.Pattern[str]) -> Table:
+def _calls(launches: Table, steps: Table, pattern: Callable[[str], bool]) -> Table:
     """Return the matching runtime calls that were made inside a step, with the step."""
-    chosen = launches.where("name", lambda word: pattern.search(word) is not None)
+    chosen = launches.where("name", pattern)
     calls = launches.take(chosen & (launches["start"] != UNKNOWN))
     calls = calls.with_columns(step=step_at(calls["start"], steps.sort("host_start")))
     return calls.take(np.isin(calls["step"], steps["step"]))

@@ -13,6 +13,7 @@ from rankscope.analysis.core.collective_kinds import (
     payload_bytes,
 )
 from rankscope.analysis.core.intervals import length, union
+from rankscope.analysis.core.name_patterns import begins
 from rankscope.analysis.core.notices import Level, Notice
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import sm_time
@@ -27,13 +28,14 @@ from rankscope.analysis.rank.device_work import (
     of_role,
     other_devices,
 )
+from rankscope.analysis.rank.ranges import host_ranges, on_device
 from rankscope.analysis.rank.rank_data import COMM_COLUMNS, NO_STEP, DeviceWork, RankData
 from rankscope.analysis.rank.steps import LINKED, device_windows, host_steps, numbers_repeat, step_at, whole_window
 from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of
 from rankscope.conf.contract import DATA_WAIT
 
-_DATA_WAIT = re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#")
-_NOT_COMPUTE = re.compile(r"ProfilerStep#|enumerate\(DataLoader\)")
+_DATA_WAIT = begins(re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#"))
+_NOT_COMPUTE = begins(re.compile(r"ProfilerStep#|enumerate\(DataLoader\)"))
 
 _NO_STEPS = {
     "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step, or name an "
@@ -83,6 +85,7 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
     counted = kernels if stretch is None else kernels.with_columns(step=_window_of(kernels["start"], trace.windows))
     waited = union(waits["start"], waits["end"])
     done, syncs = activity(windows if stretch is None else stretch, counted, on_gpu, trace.host, waited, where)
+    on_host = host_ranges(trace.host)
     return RankData(
         rank=rank,
         files=trace.files,
@@ -103,6 +106,8 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         data_wait=waited,
         activity=done,
         syncs=syncs,
+        ranges=on_host,
+        device_ranges=on_device(kernels, on_host) if mode == "device" else on_host,
         launches=launches,
         host=trace.host,
         span=(int(kernels["start"].min()), int(kernels["end"].max())) if len(kernels) else None,
@@ -159,7 +164,7 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     known = (host["start"] != UNKNOWN) & (host["duration"] >= 0) & (host["duration"] <= MAX_DURATION)
     words = host.words["name"]
     is_comm = host.where("name", is_host_collective)
-    excluded = host.where("name", lambda word: is_of_collective(word) or _NOT_COMPUTE.match(word) is not None)
+    excluded = host.where("name", lambda word: is_of_collective(word) or _NOT_COMPUTE(word))
     comm = known & is_comm
     compute = known & ~excluded & (host["annotation"] == 0) & ~np.isin(host["thread"], host["thread"][comm])
     if comm.any():
@@ -220,7 +225,7 @@ def _payload(table: Table) -> Column:
 
 def _data_waits(host: Table, steps: Table, main: int | None) -> Table:
     """Return the intervals in which the training thread waited for a batch from the data loader."""
-    named = host.where("name", lambda word: _DATA_WAIT.match(word) is not None)
+    named = host.where("name", _DATA_WAIT)
     chosen = named & (host["duration"] > 0) & (host["start"] != UNKNOWN)
     if main is not None:
         chosen &= host["thread"] == main

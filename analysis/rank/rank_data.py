@@ -63,6 +63,8 @@ class RankData(msgspec.Struct, kw_only=True):
     data_wait: Intervals
     activity: Table  # activity.ACTIVITY: one row per step
     syncs: Table  # activity.SYNCS: what made the host wait for the device
+    ranges: Table  # start, end, name: the outermost annotations on the thread of the steps
+    device_ranges: Table  # the same, from the first device record that a range launched to the last one
     launches: Table  # start, end, name, thread, correlation
     host: Table  # operators and annotations
     span: tuple[int, int] | None  # first start and last end of the device records (without a GPU: of `kernels`)

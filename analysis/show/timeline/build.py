@@ -13,18 +13,19 @@ from rankscope.analysis.align.groups import group_name
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.intervals import Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.core.parquet import LazyTable
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.measure.breakdown import communication_sets
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.timeline.codes import COMPUTE, COPY, DATA_STALL, HOST_GAP, TRANSFER, UNSPLIT, WAIT
-from rankscope.analysis.show.timeline.ranges import host_ranges, on_device
 from rankscope.analysis.show.timeline.tiles import lanes, tile
 
 WHOLE_WINDOW = -1  # the number of the only step if a recording has no steps
 MOST_ROWS = 64  # with more ranks, the figure and the page show most of them only as a density
 _SHOWN_OF_MANY = 12  # ranks of a folded timeline that have their own row
 _NOTHING = np.zeros(0, np.int64)
+NO_INTERVALS = Table({"start": _NOTHING, "end": _NOTHING, "name": _NOTHING.astype(np.int32)}, {"name": []})
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,11 +246,9 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
     parts = parts.with_columns(step=order["step"][parts["window"]])
     spans = tile([transfer, wait, comm], [TRANSFER, WAIT, UNSPLIT], UNKNOWN, whole[:1], whole[1:], extra=compute)
     spans = spans.take(spans["part"] != UNKNOWN)
-    kernels = ranges = on_host = _no_intervals("name")
+    kernels = ranges = on_host = NO_INTERVALS
     if detailed:
-        on_host = host_ranges(data)
-        ranges = on_device(data, on_host) if data.mode == "device" else on_host
-        kernels = data.kernels
+        on_host, ranges, kernels = data.ranges, data.device_ranges, data.kernels
     return RankView(
         rank=data.rank,
         steps=order.with_columns(rank=np.full(len(order), data.rank)),
@@ -258,7 +257,7 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
         comm=spans.with_columns(hidden=covers(compute, spans["start"])),
         ranges=_shifted(analysis, data.rank, ranges),
         host_ranges=_shifted(analysis, data.rank, on_host),
-        kernels=_shifted(analysis, data.rank, kernels),
+        kernels=LazyTable(lambda: _shifted(analysis, data.rank, kernels), len(kernels)),
     )
 
 
@@ -275,10 +274,6 @@ def _common(analysis: Analysis, rank: int, part: Intervals) -> Intervals:
 def _shifted(analysis: Analysis, rank: int, table: Table) -> Table:
     to_common = analysis.alignment.to_common
     return table.with_columns(start=to_common(rank, table["start"]), end=to_common(rank, table["end"]))
-
-
-def _no_intervals(coded: str) -> Table:
-    return Table({"start": _NOTHING, "end": _NOTHING, coded: _NOTHING.astype(np.int32)}, {coded: []})
 
 
 def _calls(calls: Table) -> Table:

@@ -16,7 +16,7 @@ from rankscope.analysis.core.record_kinds import COMMUNICATION
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.colours import COLOURS
-from rankscope.analysis.show.timeline.build import RankView, Timeline
+from rankscope.analysis.show.timeline.build import NO_INTERVALS, RankView, Timeline
 from rankscope.analysis.show.timeline.codes import EXPOSED_WAIT, HIDDEN_WAIT, NAMES, STRIP, WAIT, strip_codes
 from rankscope.analysis.show.timeline.sentences import TITLES, step_name, step_sentence
 
@@ -145,8 +145,8 @@ def _row(view: RankView, timeline: Timeline, steps: Sequence[int], origin: int, 
     parts = view.parts.take(np.isin(view.parts["step"], steps))
     comm, calls = within(view.comm), within(view.calls)
     ranges, host = within(view.ranges), within(view.host_ranges)
-    kernels = within(view.kernels) if named else view.kernels.take(np.zeros(len(view.kernels), bool))
-    if named and len(kernels):
+    kernels = within(view.kernels) if named else NO_INTERVALS
+    if len(kernels):
         kernels = kernels.take(kernels["role"] != COMMUNICATION)
     unsplit = calls["ready"] == UNKNOWN
     return {

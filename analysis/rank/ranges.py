@@ -1,6 +1,6 @@
 """The user's ranges (forward, backward, ...) of one rank, on the CPU and projected onto the device.
 
-Input: a `RankData`. Output: tables of start, end, name, on the rank's own clock.
+Input: the host's records and the device records of a rank. Output: tables of start, end, name, on the rank's own clock.
 """
 
 import re
@@ -9,17 +9,15 @@ import numpy as np
 
 from rankscope.analysis.core.collective_kinds import is_of_collective
 from rankscope.analysis.core.record_kinds import COMMUNICATION
-from rankscope.analysis.core.table import UNKNOWN, Table
-from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.core.table import UNKNOWN, Table, encode
 from rankscope.analysis.read.rank_trace import end_of
 
 _STEP = re.compile(r"ProfilerStep\s*#", re.IGNORECASE)
 _MACHINERY = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#.*|Optimizer\.(step|zero_grad)#.*")
 
 
-def host_ranges(data: RankData) -> Table:
+def host_ranges(host: Table) -> Table:
     """Return the outermost annotations on the thread of the steps (start, end, name), without nested ones."""
-    host = data.host
     named = host.where("name", lambda word: _STEP.match(word) is None and not is_of_collective(word))
     chosen = named & (host["annotation"] != 0) & (host["start"] != UNKNOWN) & (host["duration"] > 0)
     steps = host.where("name", lambda word: "ProfilerStep" in word)
@@ -31,17 +29,17 @@ def host_ranges(data: RankData) -> Table:
     reached = np.maximum.accumulate(table["end"]) if len(table) else table["end"]
     outermost = np.ones(len(table), bool)
     outermost[1:] = table["start"][1:] >= reached[:-1]
-    words = [_MACHINERY.sub(_short, word) for word in host.words["name"]]
-    return Table(table.take(outermost).columns, {"name": words})
+    table = Table(table.take(outermost).columns, {"name": host.words["name"]})
+    names, words = encode([_MACHINERY.sub(_short, word or "") for word in table.texts("name")])
+    return Table({**table.columns, "name": names}, {"name": words})
 
 
-def on_device(data: RankData, ranges: Table) -> Table:
+def on_device(kernels: Table, ranges: Table) -> Table:
     """Return each range from the start of the first record that it launched to the end of the last one.
 
     Communication does not count, because it may still run when later ranges begin. Ranges that launched nothing are
     dropped. A range that begins before its predecessor ends is shortened, so that ranges do not overlap.
     """
-    kernels = data.kernels
     work = kernels.take((kernels["role"] != COMMUNICATION) & (kernels["launch_start"] != UNKNOWN)).sort("launch_start")
     low = np.searchsorted(work["launch_start"], ranges["start"])
     high = np.searchsorted(work["launch_start"], ranges["end"])
