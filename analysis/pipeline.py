@@ -3,7 +3,6 @@
 `load(path)` returns an `Analysis`; commands and notebooks use the same function.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from rankscope.analysis.rank import workers
 from rankscope.analysis.rank.cache import prune_user_folder
 from rankscope.analysis.rank.identity import identify, missing_notices, mixed_jobs, world_size_of
 from rankscope.analysis.rank.rank_data import RankData
-from rankscope.analysis.rank.workers import Job, Outcome
+from rankscope.analysis.rank.workers import Outcome
 from rankscope.analysis.read import reader, sources
 from rankscope.analysis.read.nsys import reports
 from rankscope.analysis.read.pass_steps import read_pass
@@ -40,7 +39,6 @@ from rankscope.analysis.verify.null_reasons import clock_notices, null_reasons
 from rankscope.analysis.verify.two_profilers import Agreement, agreement
 from rankscope.conf import ConfigError, RunDir, RunDirError, load_config
 from rankscope.conf.contract import TORCH_PASSES
-from rankscope.conf.user_cache import user_folder
 
 _NAMED_ONE_BY_ONE = 8  # a message lists at most this many ranks
 _NO_ROWS = np.zeros(0, np.int64)
@@ -226,19 +224,9 @@ def _exposed(data: Sequence[RankData], calls: Table, rows: dict[int, Column]) ->
 # --- reading -------------------------------------------------------------------------------------------------
 
 
-def jobs(found: sources.Sources, options: Options) -> list[Job]:
-    """Return one job per rank, in the order of the files."""
-    fast = workers.use_scanner(found.files) if options.fast is None else options.fast
-    cached = options.cache_folder or user_folder() if options.cache else None
-    by_rank: defaultdict[object, list[sources.Source]] = defaultdict(list)
-    for source in found.files:
-        by_rank[source.path if source.rank is None else source.rank].append(source)
-    return [Job(sources=tuple(files), fast=fast, cache=cached) for files in by_rank.values()]
-
-
 def _read(found: sources.Sources, options: Options) -> tuple[list[Outcome], list[Notice]]:
     """Read and prepare every rank. A rank without numbers becomes a notice; the others continue."""
-    outcomes = workers.prepare_all(jobs(found, options), options.executor, Progress(shown=options.progress))
+    outcomes = workers.prepare_all(workers.jobs(found, options), options.executor, Progress(shown=options.progress))
     if options.cache_folder is None and any(outcome.kept for outcome in outcomes):
         prune_user_folder()
     notices = [notice for outcome in outcomes for notice in outcome.notices]

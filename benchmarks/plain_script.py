@@ -31,7 +31,9 @@ def main() -> None:
     for path in sorted(Path(sys.argv[1]).glob("rank*")):
         data = path.read_bytes()
         events = json.loads(gzip.decompress(data) if path.suffix == ".gz" else data)["traceEvents"]
-        steps, compute, communication = [], [], []
+        steps: list[tuple[float, float]] = []
+        compute: list[tuple[float, float]] = []
+        communication: list[tuple[float, float]] = []
         for event in events:
             if event.get("ph") != "X":
                 continue

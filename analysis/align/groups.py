@@ -5,6 +5,7 @@ Input: the ranks' communication records. Output: one table of all records with `
 
 import json
 from collections.abc import Sequence as Many
+from functools import lru_cache
 
 import numpy as np
 
@@ -47,10 +48,20 @@ def _assumed_group(data: RankData, candidates: Many[str]) -> str:
     listed = {name: ranks for name, ranks in data.groups.items() if len(ranks) > 1 and data.rank in ranks}
     if not candidates and len(listed) == 1:  # the trace's header names the only group
         name, ranks = next(iter(listed.items()))
-        return f"{name}|{json.dumps(ranks)}"
+        return _label(name, _hashable(ranks))
     if not candidates and data.world_size is not None:
-        return f"{ASSUMED}|{json.dumps(list(range(data.world_size)))}"
+        return _label(ASSUMED, range(data.world_size))
     return _NO_GROUP
+
+
+@lru_cache(1 << 12)
+def _label(name: str, members: Many[int] | None) -> str:
+    """Return the `group_id`. Many ranks have the same groups, and their ids are long, so each exists once."""
+    return f"{name}|{json.dumps(None if members is None else list(members))}"
+
+
+def _hashable(ranks: Many[int] | None) -> Many[int] | None:
+    return tuple(ranks) if isinstance(ranks, list) else ranks
 
 
 def group_name(group_id: str) -> str:
@@ -76,7 +87,7 @@ def _group_labels(data: RankData) -> tuple[Column, list[str]]:
     for group, listed, size in found.tolist():
         name = comms.words["group"][group] if group >= 0 else None
         text = comms.words["group_ranks"][listed] if listed >= 0 else None
-        labels.append(_NO_GROUP if name is None else f"{name}|{json.dumps(_members(data, name, text, size))}")
+        labels.append(_NO_GROUP if name is None else _label(name, _hashable(_members(data, name, text, size))))
     codes, words = encode(labels)
     codes = codes[index] if len(codes) else np.zeros(0, np.int32)
     bare = comms["group"] < 0
@@ -91,7 +102,7 @@ def _group_labels(data: RankData) -> tuple[Column, list[str]]:
     return np.searchsorted(used, codes).astype(np.int32), [words[code] for code in used]
 
 
-def _members(data: RankData, name: str, listed: str | None, size: int) -> list[int] | None:
+def _members(data: RankData, name: str, listed: str | None, size: int) -> Many[int] | None:
     try:
         found = json.loads(listed or "")
         if isinstance(found, list) and found and all(isinstance(rank, int) for rank in found):
@@ -101,4 +112,4 @@ def _members(data: RankData, name: str, listed: str | None, size: int) -> list[i
     if name in data.groups:
         return data.groups[name]
     world = data.world_size
-    return list(range(world)) if world is not None and size in (world, UNKNOWN) else None
+    return range(world) if world is not None and size in (world, UNKNOWN) else None

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from rankscope.analysis import pipeline
 from rankscope.analysis.commands.common import Location, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.notices import AnalysisError
@@ -42,7 +41,7 @@ def ingest(paths: tuple[Path, ...], out: Path, part: tuple[int, int]) -> int:
     console = Console()
     found = reports.expand(sources.find(list(paths)), None)
     options = Options(cache_folder=out)
-    jobs = pipeline.jobs(found, options)[part[0] :: part[1]]
+    jobs = workers.jobs(found, options)[part[0] :: part[1]]
     out.mkdir(parents=True, exist_ok=True)
     failed = 0
     for job in jobs:

@@ -24,7 +24,7 @@ class Table:
     """Columns of the same length, immutable by convention: every operation returns a new table."""
 
     def __init__(self, columns: Mapping[str, Any], words: Mapping[str, list[str]] | None = None) -> None:
-        self.columns: dict[str, Column] = {
+        self.columns: dict[str, Any] = {
             name: column if isinstance(column, Sparse) else np.asarray(column) for name, column in columns.items()
         }
         self.words: dict[str, list[str]] = dict(words or {})
@@ -36,7 +36,8 @@ class Table:
         return len(next(iter(self.columns.values()))) if self.columns else 0
 
     def __getitem__(self, name: str) -> Column:
-        return self.columns[name]
+        column: Column = self.columns[name]
+        return column
 
     def take(self, rows: Column) -> "Table":
         """Return the rows selected by a mask or by positions."""
@@ -60,7 +61,8 @@ class Table:
 
     def where(self, name: str, holds: Callable[[str], bool]) -> Column:
         """Return a mask of the rows whose word in a coded column satisfies `holds`; False for rows without a word."""
-        return np.array([holds(word) for word in self.words[name]] + [False])[np.asarray(self.columns[name])]
+        held: Column = np.array([holds(word) for word in self.words[name]] + [False])
+        return np.asarray(held[np.asarray(self.columns[name])])
 
     @staticmethod
     def concat(tables: Iterable["Table"]) -> "Table":

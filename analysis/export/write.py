@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.core.png import png
 from rankscope.analysis.export.scalars import plain_scalars, results, traced_scalars
 from rankscope.analysis.export.sink import Setting, Sink
 from rankscope.analysis.options import Options
@@ -16,7 +17,6 @@ from rankscope.analysis.show.summary import summarise
 from rankscope.analysis.show.timeline.build import build
 from rankscope.analysis.show.timeline.figure import figure
 from rankscope.analysis.show.words import verdict_sentence
-from rankscope.analysis.sweep import figures
 from rankscope.analysis.sweep.job_names import flattened
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.report import drawings
@@ -52,7 +52,7 @@ def _timeline(sink: Sink, analysis: Analysis, name: str) -> None:
     timeline = build(analysis, name)
     step = timeline.typical
     drawn = figure([timeline], step, [verdict_sentence(summarise(analysis))])
-    sink.image("timeline", max(step, 0), figures.png(drawn))
+    sink.image("timeline", max(step, 0), png(drawn))
 
 
 def _settings(config: RunConfig) -> dict[str, Setting]:

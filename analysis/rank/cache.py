@@ -53,14 +53,17 @@ def load(folder: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | N
         return None
 
 
-def save(folder: Path, data: RankData) -> bool:
-    """Cache a rank; return whether that was possible. A cache that cannot be written is not an error."""
+def save(folder: Path, data: RankData, *, tables: bool = True) -> bool:
+    """Cache a rank, with its large tables if `tables`; return whether that was possible.
+
+    A cache that cannot be written is not an error. Tables that it lacks are read from the traces if they are needed.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
             entry = Path(aside) / "entry"
             entry.mkdir()
-            for name in store.LARGE:
+            for name in store.LARGE if tables else ():
                 parquet.write_table(entry / f"{name}.parquet", getattr(data, name))
             (entry / _REDUCED).write_bytes(store.pack(data))
             if folder.exists():  # a broken one

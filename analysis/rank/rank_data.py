@@ -4,6 +4,7 @@
 records, the steps. The kernels are kept for those who ask for tables.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -49,7 +50,7 @@ class RankData(msgspec.Struct, kw_only=True):
     mode: str  # "device": GPU records; "cpu": the collectives' own CPU records and operators
     world_size: int | None
     backend: str | None
-    groups: dict[str, list[int]]
+    groups: dict[str, Sequence[int]]
     host_id: str | None
     probes: list[Probe]
     complete: bool

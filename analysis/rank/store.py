@@ -41,6 +41,7 @@ def unpack(text: bytes, large: Mapping[str, Callable[[], Table]]) -> RankData:
         fields[name] = LazyTable(large[name], fields[name])
     for name, value in fields.items():
         fields[name] = _restored(value)
+    fields["groups"] = {name: _restored(ranks) for name, ranks in fields["groups"].items()}
     fields["notices"] = msgspec.convert(fields["notices"], list[Notice])
     fields["others"] = [
         DeviceWork(**{name: _restored(value) for name, value in item.items()}) for item in fields["others"]
@@ -62,12 +63,16 @@ def _plain(value: Any) -> Any:
         return {"array": value.dtype.str, "shape": value.shape, "bytes": value.tobytes()}
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, range):
+        return {"range": [value.start, value.stop, value.step]}
     raise NotImplementedError(type(value))
 
 
 def _restored(value: Any) -> Any:
     if isinstance(value, dict) and "array" in value:
         return np.frombuffer(value["bytes"], value["array"]).reshape(value["shape"])
+    if isinstance(value, dict) and list(value) == ["range"]:
+        return range(*value["range"])
     if isinstance(value, dict) and "table" in value:
         return Table({name: _restored(column) for name, column in value["table"].items()}, value["words"])
     return value

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -18,6 +19,7 @@ import msgspec
 from rankscope.analysis.core.notices import Notice, UnreadableTraceError
 from rankscope.analysis.core.progress import Progress
 from rankscope.analysis.core.table import Table
+from rankscope.analysis.options import Options
 from rankscope.analysis.rank import cache, light_pass, store
 from rankscope.analysis.rank.prepare import prepare
 from rankscope.analysis.rank.rank_data import RankData
@@ -27,11 +29,13 @@ from rankscope.analysis.read import reader as readers
 from rankscope.analysis.read.kineto import python_stacks, record_sizes
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import RankTrace, merge_cycles
-from rankscope.analysis.read.sources import Source
+from rankscope.analysis.read.sources import Source, Sources
+from rankscope.conf.user_cache import user_folder
 
 NO_RANK = -1  # the file does not state its rank; the caller finds it
 _POOL_FROM = 500 << 20  # bytes of JSON above which starting processes pays
 _SCANNER_FROM = 40 << 20  # bytes of JSON above which importing numba pays
+_WITH_TABLES = 64  # ranks up to which the large tables of each are cached: reports of more need those of few
 _RATIO = 13  # size of JSON divided by its gzip size, roughly
 _BASE_MEMORY = 400 << 20  # bytes that a worker needs in addition to its columns
 _COLUMNS = 0.35  # bytes of columns per byte of JSON
@@ -44,6 +48,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     fast: bool = False  # use the accelerated scanner
     cache: Path | None = None  # root folder of the cache
     keep_tables: bool = True  # whether the large tables come back with the result
+    cache_tables: bool = True  # whether the cache gets them too
 
     @property
     def json_bytes(self) -> int:
@@ -78,7 +83,7 @@ def prepare_rank(job: Job) -> Outcome:
     trace = light_pass.without_open_steps(light_pass.completed(merge_cycles(traces), path), path)
     where = python_stacks.where([source.path for source in job.sources], trace.extra)
     data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank), where)
-    saved = folder is not None and not notices and cache.save(folder, data)
+    saved = folder is not None and not notices and cache.save(folder, data, tables=job.cache_tables)
     if not job.keep_tables:
         data = store.without_large(data, again)
         if saved and folder is not None:
@@ -123,6 +128,17 @@ class _Again:
 
 
 # --- the map -------------------------------------------------------------------------------------------------
+
+
+def jobs(found: Sources, options: Options) -> list[Job]:
+    """Return one job per rank, in the order of the files."""
+    fast = use_scanner(found.files) if options.fast is None else options.fast
+    cached = options.cache_folder or user_folder() if options.cache else None
+    by_rank: defaultdict[object, list[Source]] = defaultdict(list)
+    for source in found.files:
+        by_rank[source.path if source.rank is None else source.rank].append(source)
+    tables = len(by_rank) <= _WITH_TABLES
+    return [Job(sources=tuple(each), fast=fast, cache=cached, cache_tables=tables) for each in by_rank.values()]
 
 
 def use_scanner(sources: Sequence[Source]) -> bool:

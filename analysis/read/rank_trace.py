@@ -3,7 +3,7 @@
 Times are absolute integer nanoseconds of the rank's own clock. `duration` is `UNKNOWN` if the file gave none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -46,7 +46,7 @@ class RankTrace(msgspec.Struct, kw_only=True):
     source: str = "kineto"  # the recorder: "kineto" or "nsys"
     world_size: int | None = None
     backend: str | None = None
-    groups: dict[str, list[int]] = {}  # process group -> global ranks, if the file lists them
+    groups: dict[str, Sequence[int]] = {}  # process group -> global ranks, if the file lists them
     host_id: str | None = None  # ranks with the same host_id share a clock; None: unknown
     probes: list[Probe] = []  # of this clock against rank 0's
     # False: collectives are invisible to this recorder; an empty table means unknown, not zero.
@@ -71,6 +71,14 @@ MAX_RANKS = 1 << 20
 def rank_number(value: object) -> int | None:
     """Return `value` if it can be a rank or a number of ranks, otherwise None."""
     return value if type(value) is int and 0 <= value <= MAX_RANKS else None
+
+
+def compact(ranks: list[int]) -> Sequence[int]:
+    """Return a list of ranks as a range, if it is one: each of 10,000 ranks lists all of them."""
+    if len(ranks) < 2 or ranks[1] <= ranks[0]:
+        return ranks
+    found = range(ranks[0], ranks[-1] + 1, ranks[1] - ranks[0])
+    return found if len(found) == len(ranks) and list(found) == ranks else ranks
 
 
 def end_of(table: Table) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from rankscope.analysis.core.json import Json
+from rankscope.analysis.core.png import png
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.read.run_settings import config_of
 from rankscope.analysis.result import Analysis
@@ -40,8 +41,6 @@ def write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
 
 
 def _draw(figure: "Figure", path: Path) -> None:
-    from rankscope.analysis.sweep.figures import png
-
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_bytes(png(figure))

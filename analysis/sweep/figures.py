@@ -1,7 +1,6 @@
 """Draws the figures of a sweep from its points, with matplotlib. The colours suit colour-blind readers."""
 
 from collections.abc import Callable, Sequence
-from io import BytesIO
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -15,12 +14,6 @@ from rankscope.analysis.sweep.scaling import PARTS, Efficiency, Waterfall
 from rankscope.conf.plain_text import drawn_text
 
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-
-
-def png(figure: Figure) -> bytes:
-    buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=120)
-    return buffer.getvalue()
 
 
 def figures(

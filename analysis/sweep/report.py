@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 
 from rankscope.analysis.core.json import Json
+from rankscope.analysis.core.png import png
 from rankscope.analysis.show import pages
 from rankscope.analysis.sweep import latency
 from rankscope.analysis.sweep.points import Point
@@ -118,7 +119,7 @@ def drawings(points: Sequence[Point]) -> dict[str, bytes]:
     measured = [point.measured for point in points if point.measured is not None]
     training = [point for point in points if point.measured and point.config and point.config.mode != "inference"]
     found = figures.figures(training, efficiencies(measured), waterfalls(measured), latency_rows(points))
-    return {name: figures.png(figure) for name, figure in found.items()}
+    return {name: png(figure) for name, figure in found.items()}
 
 
 def write_report(summary: Json, points: Sequence[Point], folder: Path, title: str) -> None:

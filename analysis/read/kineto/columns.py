@@ -1,6 +1,7 @@
 """Collects the columns of one Chrome trace, block by block, and builds its `RankTrace`."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from rankscope.analysis.read.rank_trace import (
     HOST_COLUMNS,
     LAUNCH_COLUMNS,
     RankTrace,
+    compact,
     rank_number,
 )
 
@@ -44,7 +46,7 @@ class _Growing:
     """A column that rows are added to. It grows in place, so that no second copy of a large column is ever made."""
 
     def __init__(self, kind: type) -> None:
-        self._array = np.empty(_FIRST, kind)
+        self._array: Column = np.empty(_FIRST, kind)
         self._count = 0
 
     def add(self, values: Column) -> None:
@@ -233,12 +235,13 @@ def _known_int(value: Any) -> int | None:
     return None if number == UNKNOWN else number
 
 
-def _groups(info: dict[str, Any]) -> dict[str, list[int]]:
+def _groups(info: dict[str, Any]) -> dict[str, Sequence[int]]:
     configs = info.get("pg_config")
-    groups = {}
+    groups: dict[str, Sequence[int]] = {}
     for config in configs if isinstance(configs, list) else []:
         if isinstance(config, dict) and isinstance(config.get("ranks"), list):
-            groups[str(config.get("pg_name"))] = [int(rank) for rank in config["ranks"] if isinstance(rank, int)]
+            ranks = [int(rank) for rank in config["ranks"] if isinstance(rank, int)]
+            groups[str(config.get("pg_name"))] = compact(ranks)
     return groups
 
 

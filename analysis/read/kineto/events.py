@@ -29,6 +29,7 @@ _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BARE = re.compile(rb"(?:\xef\xbb\xbf)?\s*\[")
 _TAIL = 1 << 16
 _SHAPES = b'"Input Dims"'
+_SEARCHED = 32 << 20  # bytes of a file that are searched completely
 
 
 class EventReader:
@@ -58,7 +59,7 @@ class EventReader:
         tail: bytes | None = None
         for window in itertools.chain([b""] if buffer else [], windows):
             buffer += window
-            self.has_shapes = self.has_shapes or _SHAPES in buffer
+            self._look_for_shapes(buffer)
             scanned = None if self._scanner is None else self._scanner.scan(buffer, self._byte)
             if scanned is not None:
                 yield from scanned.blocks
@@ -83,6 +84,14 @@ class EventReader:
             events, tail = self._rest(buffer)
             yield events
         self._finish(head, tail)
+
+    def _look_for_shapes(self, buffer: bytes) -> None:
+        """Look at everything at the beginning of a file, later only at the beginning of each window.
+
+        With shapes, most operators have them, and a search that finds nothing takes as long as half of the reading.
+        """
+        if not self.has_shapes:
+            self.has_shapes = buffer.find(_SHAPES, 0, len(buffer) if self._byte < _SEARCHED else _TAIL) >= 0
 
     @staticmethod
     def _to_the_end(tail: bytes, windows: Iterator[bytes]) -> bytes:

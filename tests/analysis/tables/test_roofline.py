@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rankscope.analysis.core.png import png
 from rankscope.analysis.measure.ceilings import Ceilings
-from rankscope.analysis.sweep.figures import png
 from rankscope.analysis.tables.roofline import figure, peaks, roofline
 from rankscope.conf import parse_config
 from rankscope.conf.run_dir import RankDir
