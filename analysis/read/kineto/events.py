@@ -60,7 +60,7 @@ class EventReader:
         for window in itertools.chain([b""] if buffer else [], windows):
             buffer += window
             self._look_for_shapes(buffer)
-            scanned = None if self._scanner is None else self._scanner.scan(buffer, self._byte)
+            scanned = None if self._scanner is None else self._scanner.scan(buffer)
             if scanned is not None:
                 yield from scanned.blocks
                 if scanned.ended:

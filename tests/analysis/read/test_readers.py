@@ -43,9 +43,7 @@ def content(path: Path, *, fast: bool, window: int | None = None) -> Any:
 
 def values(table: Table) -> dict[str, list[Any]]:
     return {
-        name: table.texts(name) if name in table.words else column.tolist()
-        for name, column in table.columns.items()
-        if name != "offset"
+        name: table.texts(name) if name in table.words else column.tolist() for name, column in table.columns.items()
     }
 
 
@@ -122,16 +120,6 @@ _ARGUMENTS = {
 
 
 @needs_numba
-def test_offsets_point_at_the_events() -> None:
-    path = DATA / "traces" / "cuda_graphs_w2" / "rank0.json.gz"
-    text = gzip.decompress(path.read_bytes())
-    kernels = kineto.read(path, fast=True).device
-    names = kernels.texts("name")
-    for row in range(0, len(kernels), 97):
-        event, _ = json.JSONDecoder().raw_decode(text[kernels["offset"][row] :].decode())
-        assert event["name"] == names[row]
-
-
 def test_one_event_without_end_is_refused(tmp_path: Path, fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     from rankscope.analysis.read.kineto import events
 

@@ -16,11 +16,11 @@ FIELDS = (
 UNSEEN, SKIPPED, IS_DEVICE, IS_LAUNCH, IS_HOST = -1, 0, 1, 2, 3
 # The columns of the row buffers.
 DEVICE_ROW = (
-    "offset", "start", "duration", "name", "activity", "correlation", "external_id", "device", "stream", "bytes",
+    "start", "duration", "name", "activity", "correlation", "external_id", "device", "stream", "bytes",
     "occupancy", "sm_share",
 )  # fmt: skip
-LAUNCH_ROW = ("offset", "start", "duration", "name", "thread", "correlation")
-HOST_ROW = ("offset", "start", "duration", "name", "thread", "annotation", "external_id")
+LAUNCH_ROW = ("start", "duration", "name", "thread", "correlation")
+HOST_ROW = ("start", "duration", "name", "thread", "annotation", "external_id")
 COLLECTIVE_ROW = ("row", *FIELDS[FIELDS.index("collective") :])
 WIDTHS = (len(DEVICE_ROW), len(LAUNCH_ROW), len(HOST_ROW), len(COLLECTIVE_ROW), len(COLLECTIVE_ROW))
 SLOTS = 128  # of each key table
@@ -31,7 +31,7 @@ SLOT_WORDS = 6
 UNKNOWN = np.int64(np.iinfo(np.int64).min)
 FIELD = {name: number for number, name in enumerate(FIELDS)}
 # The scan's state between calls, by position in an array of int64.
-AT_ENTRY, CUT_AT, KEYS, EVENT_MULTIPLIER, ARGUMENT_MULTIPLIER, CLASSES, CAPACITY, BASE_OFFSET, HAS_ESCAPES = range(9)
-OUT, ROWS = 9, 15  # the first of the addresses and of the row counts of the row buffers
-STATE = 20
+AT_ENTRY, CUT_AT, KEYS, EVENT_MULTIPLIER, ARGUMENT_MULTIPLIER, CLASSES, CAPACITY, HAS_ESCAPES = range(8)
+OUT, ROWS = 8, 14  # the first of the addresses and of the row counts of the row buffers
+STATE = 19
 SCRATCH = len(FIELDS) + 6  # after the fields: pid and tid as one key, and the last pid, tid and thread

@@ -30,7 +30,7 @@ _OF_EXTERNAL = 1 << _EXTERNAL | 1 << _EXTERNAL_OLD
 _OF_LAUNCH = 1 << _CORRELATION | 1 << _BYTES | 1 << _OCCUPANCY | 1 << _SM_SHARE
 _OF_DEVICE = _ALWAYS | _OF_LAUNCH | _OF_EXTERNAL | 1 << _DEVICE | 1 << _STREAM
 _CAPACITY, _OUT, _ROWS = layout.CAPACITY, layout.OUT, layout.ROWS
-_CLASSES, _BASE_OFFSET = layout.CLASSES, layout.BASE_OFFSET
+_CLASSES = layout.CLASSES
 _AT_ENTRY, _CUT_AT, _FIELDS_OF_CALL = layout.AT_ENTRY, layout.CUT_AT, len(layout.COLLECTIVE_ROW)
 
 
@@ -51,11 +51,10 @@ def _thread(scratch: Any, table: Any) -> Any:
 
 
 @njit(inline="always")
-def _put_common(scratch: Any, out: Any, cap: Any, row: Any, offset: Any) -> Any:
-    put_int64(out, row, offset)
-    put_int64(out, cap + row, int64(scratch, _START))
-    put_int64(out, cap * 2 + row, int64(scratch, _DURATION))
-    put_int64(out, cap * 3 + row, int64(scratch, _NAME))
+def _put_common(scratch: Any, out: Any, cap: Any, row: Any) -> Any:
+    put_int64(out, row, int64(scratch, _START))
+    put_int64(out, cap + row, int64(scratch, _DURATION))
+    put_int64(out, cap * 2 + row, int64(scratch, _NAME))
 
 
 @njit(inline="always")
@@ -65,7 +64,7 @@ def _external(scratch: Any) -> Any:
 
 
 @njit(nogil=True)
-def _put_device(scratch: Any, out: Any, cap: Any, row: Any, offset: Any, activity: Any, mistyped: Any) -> Any:
+def _put_device(scratch: Any, out: Any, cap: Any, row: Any, activity: Any, mistyped: Any) -> Any:
     """Write a device row; return whether every value is certain."""
     device, stream = int64(scratch, _DEVICE), int64(scratch, _STREAM)
     if device == layout.UNKNOWN:
@@ -74,15 +73,15 @@ def _put_device(scratch: Any, out: Any, cap: Any, row: Any, offset: Any, activit
     if stream == layout.UNKNOWN:
         stream = int64(scratch, _TID)
         mistyped |= (mistyped >> _TID & 1) << _STREAM
-    _put_common(scratch, out, cap, row, offset)
-    put_int64(out, cap * 4 + row, activity)
-    put_int64(out, cap * 5 + row, int64(scratch, _CORRELATION))
-    put_int64(out, cap * 6 + row, _external(scratch))
-    put_int64(out, cap * 7 + row, device)
-    put_int64(out, cap * 8 + row, stream)
-    put_int64(out, cap * 9 + row, int64(scratch, _BYTES))
-    put_int64(out, cap * 10 + row, int64(scratch, _OCCUPANCY))
-    put_int64(out, cap * 11 + row, int64(scratch, _SM_SHARE))
+    _put_common(scratch, out, cap, row)
+    put_int64(out, cap * 3 + row, activity)
+    put_int64(out, cap * 4 + row, int64(scratch, _CORRELATION))
+    put_int64(out, cap * 5 + row, _external(scratch))
+    put_int64(out, cap * 6 + row, device)
+    put_int64(out, cap * 7 + row, stream)
+    put_int64(out, cap * 8 + row, int64(scratch, _BYTES))
+    put_int64(out, cap * 9 + row, int64(scratch, _OCCUPANCY))
+    put_int64(out, cap * 10 + row, int64(scratch, _SM_SHARE))
     return mistyped & _OF_DEVICE == 0
 
 
@@ -94,7 +93,7 @@ def _put_call(scratch: Any, out: Any, cap: Any, row: Any, of_row: Any) -> Any:
 
 
 @njit(nogil=True)
-def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> Any:
+def _put(scratch: Any, state: Any, table: Any, mistyped: Any) -> Any:
     """Write the scratch row into the buffer of its class; return how the scan continues."""
     category = int64(scratch, _CATEGORY)
     if int64(scratch, _PHASE) != 88 or category == layout.UNKNOWN:
@@ -107,7 +106,7 @@ def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> An
     row = int64(state, _ROWS + kind - 1)
     out = int64(state, _OUT + kind - 1)
     if kind == layout.IS_DEVICE:
-        if not _put_device(scratch, out, cap, row, offset, detail, mistyped):
+        if not _put_device(scratch, out, cap, row, detail, mistyped):
             return layout.ODD
     else:
         unthreaded = int64(scratch, _PID) == layout.UNKNOWN or int64(scratch, _TID) == layout.UNKNOWN
@@ -117,13 +116,13 @@ def _put(scratch: Any, state: Any, table: Any, offset: Any, mistyped: Any) -> An
         thread = _thread(scratch, table)
         if thread < 0:
             return layout.REHASH
-        _put_common(scratch, out, cap, row, offset)
-        put_int64(out, cap * 4 + row, thread)
+        _put_common(scratch, out, cap, row)
+        put_int64(out, cap * 3 + row, thread)
         if kind == layout.IS_LAUNCH:
-            put_int64(out, cap * 5 + row, int64(scratch, _CORRELATION))
+            put_int64(out, cap * 4 + row, int64(scratch, _CORRELATION))
         else:
-            put_int64(out, cap * 5 + row, detail)
-            put_int64(out, cap * 6 + row, _external(scratch))
+            put_int64(out, cap * 4 + row, detail)
+            put_int64(out, cap * 5 + row, _external(scratch))
     if kind != layout.IS_LAUNCH and int64(scratch, _COLLECTIVE) != layout.UNKNOWN:
         if mistyped & _OF_COLLECTIVE != 0:
             return layout.ODD
@@ -163,7 +162,7 @@ def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: A
         begun = True
         status, k, mistyped = event(base, end, positions, count, k, scratch, state, table)
         if status == GOES_ON:
-            status = _put(scratch, state, table, int64(state, _BASE_OFFSET) + p, mistyped)
+            status = _put(scratch, state, table, mistyped)
         if status != GOES_ON:
             return status
     if begun:  # the last event may continue after the window's end

@@ -63,8 +63,8 @@ class Scanner:
         for number, buffer in enumerate(self._buffers):
             self._state[layout.OUT + number] = _address(buffer)
 
-    def scan(self, buffer: bytes, offset: int) -> Scanned | None:
-        """Read the complete events of `buffer`, which begins at byte `offset` of the file; None: not plain JSON."""
+    def scan(self, buffer: bytes) -> Scanned | None:
+        """Read the complete events of `buffer`; None: not plain JSON."""
         index, scan, count_lines, _ = kernels()
         size = len(buffer)
         if len(self._window) < size + _PADDING:
@@ -78,7 +78,7 @@ class Scanner:
         odd_at, has_escapes, has_high_bytes = self._report[:3].tolist()
         if has_high_bytes and not _is_utf8(buffer):
             return None
-        state[[layout.AT_ENTRY, layout.CUT_AT, layout.BASE_OFFSET, layout.HAS_ESCAPES]] = (0, 0, offset, has_escapes)
+        state[[layout.AT_ENTRY, layout.CUT_AT, layout.HAS_ESCAPES]] = (0, 0, has_escapes)
         state[layout.ROWS : layout.ROWS + 5] = 0
         blocks: list[Block] = []
         scratch, state_at = _address(self._scratch), _address(state)
@@ -106,11 +106,7 @@ class Scanner:
         for number, (part, names) in enumerate(_ROWS.items()):
             if rows[number]:
                 columns = self._buffers[number]
-                block[part] = {
-                    name: self._column(name, columns[at, : rows[number]])
-                    for at, name in enumerate(names)
-                    if name != "offset"
-                }
+                block[part] = {name: self._column(name, columns[at, : rows[number]]) for at, name in enumerate(names)}
         for number, part in ((3, "device"), (4, "host")):
             if part in block:
                 block[part] |= self._calls(self._buffers[number][:, : rows[number]])
