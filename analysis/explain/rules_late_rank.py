@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
@@ -15,7 +17,8 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
 
     def check(facts: Facts, limits: Limits) -> Claim | None:
         if facts.job is not None and facts.job.verdict != "undetermined":
-            return _without_profiler(facts.job, cause)
+            claim = _without_profiler(facts.job, cause)
+            return claim if claim is None or cause != "data" else _with_cores(claim, facts, limits)
         verdict = facts.verdict
         if not verdict.per_step:
             return None
@@ -40,6 +43,12 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
         return Claim(ranks=ranks, gain_ns=verdict.gain_ns(ranks), evidence=evidence, place=place)
 
     return check
+
+
+def _with_cores(claim: Claim, facts: Facts, limits: Limits) -> Claim:
+    """Advise no workers if the loader computes, and no core is left for them."""
+    share, spare = facts.loader_cpu or (0.0, 1)
+    return msgspec.structs.replace(claim, overrides=[]) if not spare and share >= limits.busy_loader_share else claim
 
 
 def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:

@@ -11,9 +11,11 @@ import numpy as np
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.job import late_rank, slow_steps
+from rankscope.analysis.job.cpu_use import CpuUse, data_wait_ms
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.job.timed_calls import TimedCalls, by_size, match, read_calls
+from rankscope.analysis.job.variation import of_steps
 from rankscope.analysis.job.window import Window
 from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.measure.recording import Recording
@@ -37,6 +39,10 @@ class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
     calls: list[dict[str, Any]] = []  # the timed collectives by group, kind and size
     extra_ms: float | None = None  # what the analysed pass adds to a step
     loader_cpu: tuple[float, int] | None = None  # see loader.on_cpu
+    cpu: CpuUse | None = None  # what the ranks' threads did with the cores
+    data_wait_ms: float | None = None  # mean wait for a batch, on the rank that waits longest; None: unknown
+    steps_vary_ms: float | None = None  # the interquartile range of plain steps
+    on_cpu: bool = False  # whether the ranks computed on CPUs
     script: bool = False  # whether the job is a script of the user's
 
     @property
@@ -70,6 +76,10 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         if config.script is not None:
             text = "mfu is null: how many FLOPs the script's model takes is not known"
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
+    plain = pass_steps.read_pass(run_dir.for_pass("plain"), None)
+    window = None if plain is None else Window.of(plain)
+    cpu = None if window is None else CpuUse.of(window)
+    notices += _shared_cores(cpu, recording.options.limits)
     traced_ns = slowed[recording.profiler]
     verdict, calls, slow = _job(run_dir, recording.options.limits)
     verdict = (
@@ -83,6 +93,10 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         slow=slow,
         calls=[] if calls is None else by_size(calls),
         loader_cpu=on_cpu(found),
+        cpu=cpu,
+        steps_vary_ms=None if rate is None else of_steps(plain_pass.step_times(found)),
+        data_wait_ms=None if window is None else data_wait_ms(window),
+        on_cpu=all(info.get("device") == "cpu" for info in found.info.values()),
         script=script,
         extra_ms=(traced_ns - base) * 1e-6 if base and traced_ns else None,
     )
@@ -150,6 +164,19 @@ def _distortion(recording: Recording, overheads: dict[str, float | None]) -> lis
         )
         notices.append(Notice(kind="profiler_distorts", message=text, details={"overhead": own}))
     return notices
+
+
+def _shared_cores(cpu: CpuUse | None, limits: Limits) -> list[Notice]:
+    """Return what has to be said when ranks did not get the CPU time that they wanted."""
+    if cpu is None or cpu.got[cpu.least] >= limits.cpu_got:
+        return []
+    others = f" (rank {cpu.least}; others up to {max(cpu.got.values()):.0%})" if len(cpu.got) > 1 else ""
+    text = (
+        f"the thread of the steps got {cpu.got[cpu.least]:.0%} of the CPU time it wanted{others}: other threads or "
+        "processes use its cores, and times vary with them"
+    )
+    got = {str(rank): round(share, 4) for rank, share in cpu.got.items()}
+    return [Notice(kind="cores_shared", message=text, details={"cpu_got": got})]
 
 
 def _config(recording: Recording) -> tuple[RunConfig | None, list[Notice]]:
