@@ -34,6 +34,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gpu: bool = True
     profiler: str = "torch"  # the pass whose steps these are
     overhead: float | None = None  # traced step / plain step
+    overhead_at_least: float = float("inf")  # the lower bound of its interval; infinite: unknown
     light_tried: bool = False  # whether a light pass was recorded as well
     job: JobVerdict | None = None  # which rank is late without a profiler; None: not recorded
     slow: SlowSteps | None = None

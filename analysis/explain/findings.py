@@ -20,7 +20,7 @@ _BUSY_SLOW_STEPS = 0.5  # share of what slow steps lose from which waiting for a
 
 
 def _profiler_distorts(facts: Facts, limits: Limits) -> Claim | None:
-    if facts.overhead is None or facts.overhead <= limits.distorts:
+    if facts.overhead is None or facts.overhead <= limits.distorts or facts.overhead_at_least <= 1:
         return None
     variant = ("light_too" if facts.light_tried else None) if facts.gpu else "cpu"
     return Claim(gain_ns=0.0, evidence={"overhead": facts.overhead, "profiler": facts.profiler}, variant=variant)
@@ -50,12 +50,14 @@ def _slow_steps(facts: Facts, limits: Limits) -> Claim | None:
     slow = facts.slow
     if slow is None or slow.lost_ms < limits.reported * slow.mean_ms:
         return None
-    every = f"every {slow.period} steps" if slow.period else f"{len(slow.steps)} steps"
+    count = len(slow.steps)
+    every = f"every {slow.period} steps" if slow.period else f"{count} step{'s' if count > 1 else ''}"
     evidence = {**msgspec.to_builtins(slow), "every": every}
     got = 1.0 if facts.cpu is None else facts.cpu.got[facts.cpu.least]
     if not facts.gpu and slow.place == "backward" and not slow.waiting and got < limits.cpu_got:
         evidence["shared_cores"] = True  # nobody is at fault, and gloo's threads share the cores too
-    place = f"{every} take {slow.slow_ms:.0f} ms instead of {slow.usual_ms:.0f}, in {slow.place}"
+    take = "takes" if count == 1 and not slow.period else "take"
+    place = f"{every} {take} {slow.slow_ms:.0f} ms instead of {slow.usual_ms:.0f}, in {slow.place}"
     place += f" ({slow.where})" if slow.where else ""
     if (slow.core_wait_share or 0.0) >= _BUSY_SLOW_STEPS:
         place += f"; {slow.core_wait_share:.0%} of that is waiting for a core, which other work uses"

@@ -34,6 +34,7 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
         gpu=recording.on_gpu,
         profiler=recording.profiler,
         overhead=without.overhead[recording.profiler],
+        overhead_at_least=(without.overhead_interval.get(recording.profiler) or (float("inf"), 0.0))[0],
         light_tried=without.overhead["light"] is not None,
         cpu=without.cpu,
         epochs=None if run_dir is None else _epochs(run_dir, recording.profiler),

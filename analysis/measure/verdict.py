@@ -11,8 +11,11 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.measure import step_choice, stragglers
 from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.analysis.rank.rank_data import RankData
+from rankscope.conf.chance import binomial_tail
 
 _ONE_STEP = "a window of one step only shows when the ranks' profilers started"
+_FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance, unless it stands out in each of them
+_CHANCE = "under the profiler ranks that share cores seem late by chance, and {} steps are too few to tell"
 _NO_PARTNERS = "collectives have no partner in any of the steps"
 
 
@@ -51,8 +54,34 @@ def decide(
         reason = reason or (_ONE_STEP if len(candidates) < 2 else _NO_PARTNERS)
         return judged, Verdict(verdict="undetermined", reason=reason)
     verdict = stragglers.judge(late, calls, ranks, alignment, judged, steps, step_ns, limits)
+    if any(data.mode != "device" for data in ranks):
+        verdict = _beyond_chance(verdict, steps, world_size, limits)
     if reason is None:
         return judged, verdict
     if verdict.verdict in ("none", "undetermined"):
         return judged, Verdict(verdict="undetermined", reason=reason)
     return judged, msgspec.structs.replace(verdict, reason=reason)  # what is found holds, but more ranks may be late
+
+
+def _beyond_chance(verdict: Verdict, steps: Table, world_size: int, limits: Limits) -> Verdict:
+    """Return the verdict if late ranks on a CPU stand out from chance and from what steps vary by.
+
+    Ranks on a CPU share the cores with one another and with other work. So with few steps, a rank must be late in each
+    of them by more than the steps differ; with more, in more of them than chance allows, by more than they vary by.
+    """
+    named = [item for item in verdict.per_step if item.rank == verdict.rank]
+    if not named:
+        return verdict
+    numbers = np.unique([item.step for item in verdict.per_step])
+    judged = verdict.steps_judged
+    times = np.array([np.median(steps["step_ns"][steps["step"] == step]) for step in numbers.tolist()])
+    amounts = np.array([item.lateness_ns for item in named], float)
+    if judged < _FEW_STEPS:
+        if 1 < judged == len(named) and amounts.min() > np.ptp(times):
+            return verdict
+        return Verdict(verdict="undetermined", steps_judged=judged, reason=_CHANCE.format(judged))
+    chance = world_size * binomial_tail(len(named), verdict.steps_late, 1 / world_size)
+    low, high = np.percentile(times, [25, 75])
+    if chance <= limits.chance and np.median(amounts) >= high - low:
+        return verdict
+    return Verdict(verdict="none", steps_judged=judged)

@@ -21,6 +21,7 @@ from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.read import pass_steps
 from rankscope.analysis.verify import plain_pass
+from rankscope.analysis.verify.overhead import Interval, ratio_interval
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 
 PASSES = ("timed", "torch", "light", "nsys")
@@ -34,6 +35,7 @@ class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
     overhead: dict[str, float | None] = msgspec.field(
         default_factory=lambda: dict.fromkeys(PASSES)
     )  # of each pass: its step / the plain step
+    overhead_interval: dict[str, Interval | None] = {}  # of these ratios
     verdict: JobVerdict | None = None  # which rank is late; None: no window can tell
     slow: SlowSteps | None = None  # steps far from the usual one; None: there are none
     calls: list[dict[str, Any]] = []  # the timed collectives by group, kind and size
@@ -69,7 +71,12 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     base = found.step_ns()
     slowed = {name: None if steps is None else steps.step_ns() for name, steps in traced.items()}
     overheads = {name: round(step_ns / base, 4) if base and step_ns else None for name, step_ns in slowed.items()}
-    notices += _distortion(recording, overheads)
+    plain_times = plain_pass.step_times(found)
+    intervals = {
+        name: None if steps is None else ratio_interval(plain_pass.step_times(steps), plain_times)
+        for name, steps in traced.items()
+    }
+    notices += _distortion(recording, overheads, intervals[recording.profiler])
     rate = plain_pass.throughput(found, config)
     if config is not None and rate is not None and rate.mfu is None:
         text = "mfu is null: the dense peak of this device and arithmetic is not known"
@@ -89,12 +96,13 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         ranks=sorted(found.ranks),
         throughput=rate,
         overhead=overheads,
+        overhead_interval=intervals,
         verdict=verdict,
         slow=slow,
         calls=[] if calls is None else by_size(calls),
         loader_cpu=on_cpu(found),
         cpu=cpu,
-        steps_vary_ms=None if rate is None else of_steps(plain_pass.step_times(found)),
+        steps_vary_ms=None if rate is None else of_steps(plain_times),
         data_wait_ms=None if window is None else data_wait_ms(window),
         on_cpu=all(info.get("device") == "cpu" for info in found.info.values()),
         script=script,
@@ -147,7 +155,7 @@ def _unreadable(run_dir: RunDir) -> list[Notice]:
     return notices
 
 
-def _distortion(recording: Recording, overheads: dict[str, float | None]) -> list[Notice]:
+def _distortion(recording: Recording, overheads: dict[str, float | None], interval: Interval | None) -> list[Notice]:
     """Return what has to be said when the analysed step, or that of the torch pass beside it, is not the plain one."""
     own, full, limit = overheads[recording.profiler], overheads["torch"], recording.options.limits.distorts
     notices = []
@@ -157,7 +165,14 @@ def _distortion(recording: Recording, overheads: dict[str, float | None]) -> lis
             "device activities alone; operators and modules are those of the torch pass"
         )
         notices.append(Notice(kind="light_pass", level="info", message=text, details={"overhead": full}))
-    if own is not None and own > limit:
+    low, high = interval or (own or 1.0, own or 1.0)
+    if high < 1:
+        text = (
+            f"traced steps are shorter than plain ones ({low:.2f} to {high:.2f} times as long), so something else "
+            "changed between the two windows: do not compare their times"
+        )
+        notices.append(Notice(kind="windows_disagree", message=text, details={"interval": [low, high]}))
+    if own is not None and own > limit and low > 1:
         text = (
             f"profiling makes a step {own:.2f} times as long: the breakdown is that of the traced step; what "
             "profiling added is taken off from what a fix would bring"
