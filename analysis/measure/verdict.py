@@ -9,6 +9,8 @@ from rankscope.analysis.align.clock import Alignment
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.measure import step_choice, stragglers
+from rankscope.analysis.measure.majority import late_majority
+from rankscope.analysis.measure.segments import Explainer
 from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.conf.chance import binomial_tail
@@ -54,6 +56,11 @@ def decide(
         reason = reason or (_ONE_STEP if len(candidates) < 2 else _NO_PARTNERS)
         return judged, Verdict(verdict="undetermined", reason=reason)
     verdict = stragglers.judge(late, calls, ranks, alignment, judged, steps, step_ns, limits)
+    if verdict.verdict == "none":
+        least = stragglers.least_lateness(step_ns, alignment, limits)
+        lossy_steps = set(steps["step"][~np.asarray(steps["complete"], bool)].tolist())
+        explain = Explainer(calls, ranks, lossy_steps)
+        verdict = late_majority(calls, explain, judged, least, limits) or verdict
     if any(data.mode != "device" for data in ranks):
         verdict = _beyond_chance(verdict, steps, world_size, limits)
     if reason is None:

@@ -296,11 +296,13 @@ def random_job(seed: int) -> Plan:
     tensor = int(rng.choice([1, 1, 2, 4]))
     world = tensor * int(rng.choice([2, 2, 3, 4, 5, 6, 8, 12, 16]))
     fault = str(rng.choice(["none", *FAULTS]))
-    # Late are whole tensor groups or single ranks, at most half of the ranks.
-    late = rng.permutation(world)[: int(rng.integers(1, max(1, world // 2) + 1))] if rng.random() < 0.5 else [0]
+    # Late are whole tensor groups or single ranks: in two of three jobs with several late ones at most half of them.
+    several, most = rng.random() < 0.5, rng.random() < 1 / 3
+    late = rng.permutation(world)[: int(rng.integers(1, max(1, world - 1 if most else world // 2) + 1))].tolist()
+    late = late if several else late[:1]
     if tensor > 1:
         groups = world // tensor
-        chosen = rng.permutation(groups)[: int(rng.integers(1, max(1, groups // 2) + 1))]
+        chosen = rng.permutation(groups)[: int(rng.integers(1, max(1, groups - 1 if most else groups // 2) + 1))]
         late = [group * tensor + place for group in chosen for place in range(tensor)]
     offset = [0, 0, 3 * US, MS, 1000 * MS]
     return Plan(

@@ -21,9 +21,15 @@ def window(own: Matrix, *, core_wait: Matrix | None = None, sleep: Matrix | None
     forward = own + waited + slept
     backward = 10 + forward.max(0) - forward
     columns = {
-        "forward": forward, "backward": backward, "backward_compute": np.full_like(own, 10.0),
-        "host": forward + backward, "cpu": own + 10, "core_wait": waited, "data_wait": np.zeros_like(own), "data_cpu": np.zeros_like(own),
-    }  # fmt: skip
+        "forward": forward,
+        "backward": backward,
+        "backward_compute": np.full_like(own, 10.0),
+        "host": forward + backward,
+        "cpu": own + 10,
+        "core_wait": waited,
+        "data_wait": np.zeros_like(own),
+        "data_cpu": np.zeros_like(own),
+    }
     return Window(
         ranks=[0, 1],
         steps=list(range(own.shape[1])),
