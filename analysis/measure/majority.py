@@ -36,7 +36,7 @@ def late_majority(
 ) -> Verdict | None:
     """Return the verdict if in most judged steps the same majority of a group comes at least `least_ns` later."""
     usable = calls.where("kind", lambda word: word in SYNCHRONISING) & (calls["ready_ns"] != UNKNOWN)
-    usable &= calls["group_size"] > 2
+    usable &= calls["group_size"] != 1  # unknown without metadata
     found = {step: _of_step(calls, np.flatnonzero(usable & (calls["step"] == step)), least_ns) for step in judged}
     usual = Counter(_early(splits) for splits in found.values() if splits).most_common(1)
     if not usual or usual[0][1] * 2 <= len(judged):
@@ -69,8 +69,8 @@ def _other_work(early: Sequence[int], late: Sequence[int], amount_ns: int) -> st
     one = len(early) == 1
     who = f"rank{'' if one else 's'} {', '.join(map(str, early))}"
     return (
-        f"{who} come{'s' if one else ''} {amount_ns * 1e-6:.2f} ms before the {len(late)} others: either those are late, "
-        f"or {who} {'has' if one else 'have'} less to do, which the trace does not show"
+        f"{who} come{'s' if one else ''} {amount_ns * 1e-6:.2f} ms before the {len(late)} others: either those are "
+        f"late, or {who} {'has' if one else 'have'} less to do, which the trace does not show"
     )
 
 

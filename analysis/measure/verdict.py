@@ -57,10 +57,10 @@ def decide(
         return judged, Verdict(verdict="undetermined", reason=reason)
     verdict = stragglers.judge(late, calls, ranks, alignment, judged, steps, step_ns, limits)
     if verdict.verdict == "none":
-        least = stragglers.least_lateness(step_ns, alignment, limits)
         lossy_steps = set(steps["step"][~np.asarray(steps["complete"], bool)].tolist())
-        explain = Explainer(calls, ranks, lossy_steps)
-        verdict = late_majority(calls, explain, judged, least, limits) or verdict
+        least = stragglers.least_lateness(step_ns, alignment, limits)
+        verdict = late_majority(calls, Explainer(calls, ranks, lossy_steps), judged, least, limits) or verdict
+        verdict = _within_the_clock(verdict, late.take(np.isin(late["step"], judged)), step_ns, alignment, limits)
     if any(data.mode != "device" for data in ranks):
         verdict = _beyond_chance(verdict, steps, world_size, limits)
     if reason is None:
@@ -68,6 +68,22 @@ def decide(
     if verdict.verdict in ("none", "undetermined"):
         return judged, Verdict(verdict="undetermined", reason=reason)
     return judged, msgspec.structs.replace(verdict, reason=reason)  # what is found holds, but more ranks may be late
+
+
+def _within_the_clock(verdict: Verdict, late: Table, step_ns: float, alignment: Alignment, limits: Limits) -> Verdict:
+    """Return the verdict that nobody is late, or undetermined if the clocks are too far apart to know that."""
+    if verdict.verdict != "none" or not verdict.steps_judged:
+        return verdict
+    amount = int(late["lateness_ns"].max(initial=0))
+    clear = stragglers.least_lateness(step_ns, alignment, limits) <= max(1, limits.straggler_share * step_ns)
+    if clear or amount < limits.straggler_share * step_ns:
+        return verdict
+    bound_ms = (alignment.bound_ns or 0) * 1e-6
+    reason = (
+        f"a rank comes {amount * 1e-6:.2f} ms after the others, and the clocks of the ranks are only known to "
+        f"{bound_ms:.2f} ms"
+    )
+    return Verdict(verdict="undetermined", steps_judged=verdict.steps_judged, reason=reason)
 
 
 def _beyond_chance(verdict: Verdict, steps: Table, world_size: int, limits: Limits) -> Verdict:
