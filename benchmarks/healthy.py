@@ -43,7 +43,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
             late = summary["stragglers"]
             named = f"names rank {late['rank']} ({late['verdict']})" if late["rank"] is not None else None
             return named or (", ".join(f"{item['id']} {item['severity']}" for item in above) or None)
-        right = [item for item in above if item["id"] in self.finds and self.rank in (None, *item["ranks"])]
+        right = [
+            item for item in summary["findings"] if item["id"] in self.finds and self.rank in (None, *item["ranks"])
+        ]
         others = [item for item in above if item["id"].startswith("straggler") and self.rank not in item["ranks"]]
         if others:
             return f"names rank {others[0]['ranks']}"
