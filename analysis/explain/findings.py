@@ -101,9 +101,9 @@ def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
     if not facts.gpu and without.steps_vary_ms is not None:
         found = [_beyond_variation(item, without.steps_vary_ms) for item in found]
     found = with_shared_time(found)
-    if without.script:
-        found = [_for_a_script(item) for item in found]
-    return found
+    if recording.run_dir is None:  # who recorded this does not know the keys of `rankscope run`
+        return [msgspec.structs.replace(item, overrides=[]) for item in found]
+    return [_for_a_script(item) for item in found] if without.script else found
 
 
 def _untraced(recording: Recording, without: Unprofiled) -> list[Finding]:

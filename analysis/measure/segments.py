@@ -50,8 +50,10 @@ class Explainer:
         calls = self._calls
         rows = self._of_call(int(calls["call"][row]))
         previous = self._previous(row, calls["rank"][rows])
-        begin = int(calls["step"][self._of_call(previous)[0]]) if previous is not None else int(calls["step"][row])
-        if begin in self._lossy or int(calls["step"][row]) in self._lossy:
+        step = int(calls["step"][row])
+        # Without a previous collective the segment begins with the step: where the step before ended on the device.
+        begin = int(calls["step"][self._of_call(previous)[0]]) if previous is not None else step - 1
+        if any(begin <= lossy <= step for lossy in self._lossy):
             return None
         ends: dict[int, int] = {}
         if previous is not None:

@@ -92,6 +92,12 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     verdict = (
         None if verdict is None else _of_all_ranks(verdict, set(found.ranks), plain_pass.world_size(found, config))
     )
+    if verdict is not None and recording.independent:
+        verdict = JobVerdict(
+            verdict="undetermined",
+            window=verdict.window,
+            reason="the ranks share no collective: none waits for another",
+        )
     without = Unprofiled(
         ranks=sorted(found.ranks),
         throughput=rate,
