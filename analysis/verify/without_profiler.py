@@ -19,6 +19,7 @@ from rankscope.analysis.job.variation import of_steps
 from rankscope.analysis.job.window import Window
 from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.measure.recording import Recording
+from rankscope.analysis.measure.stragglers import NO_COLLECTIVE
 from rankscope.analysis.read import pass_steps
 from rankscope.analysis.verify import plain_pass
 from rankscope.analysis.verify.overhead import Interval, ratio_interval
@@ -93,11 +94,7 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         None if verdict is None else _of_all_ranks(verdict, set(found.ranks), plain_pass.world_size(found, config))
     )
     if verdict is not None and recording.independent:
-        verdict = JobVerdict(
-            verdict="undetermined",
-            window=verdict.window,
-            reason="the ranks share no collective: none waits for another",
-        )
+        verdict = JobVerdict(verdict="undetermined", window=verdict.window, reason=NO_COLLECTIVE)
     without = Unprofiled(
         ranks=sorted(found.ranks),
         throughput=rate,
