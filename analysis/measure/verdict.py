@@ -17,6 +17,7 @@ from rankscope.conf.chance import binomial_tail
 
 _ONE_STEP = "a window of one step only shows when the ranks' profilers started"
 _FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance, unless it stands out in each of them
+_APART = 3.0  # times the range of the steps
 _CHANCE = "under the profiler ranks that share cores seem late by chance, and {} steps are too few to tell"
 _NO_PARTNERS = "collectives have no partner in any of the steps"
 
@@ -90,7 +91,8 @@ def _beyond_chance(verdict: Verdict, steps: Table, world_size: int, limits: Limi
     """Return the verdict if late ranks on a CPU stand out from chance and from what steps vary by.
 
     Ranks on a CPU share the cores with one another and with other work. So with few steps, a rank must be late in each
-    of them by more than the steps differ; with more, in more of them than chance allows, by more than they vary by.
+    of them by three times what the steps differ; with more, in more of them than chance allows, by more than they vary
+    by.
     """
     named = [item for item in verdict.per_step if item.rank == verdict.rank]
     if not named:
@@ -100,7 +102,7 @@ def _beyond_chance(verdict: Verdict, steps: Table, world_size: int, limits: Limi
     times = np.array([np.median(steps["step_ns"][steps["step"] == step]) for step in numbers.tolist()])
     amounts = np.array([item.lateness_ns for item in named], float)
     if judged < _FEW_STEPS:
-        if 1 < judged == len(named) and amounts.min() > np.ptp(times):
+        if 1 < judged == len(named) and amounts.min() > _APART * np.ptp(times):
             return verdict
         return Verdict(verdict="undetermined", steps_judged=judged, reason=_CHANCE.format(judged))
     chance = world_size * binomial_tail(len(named), verdict.steps_late, 1 / world_size)
