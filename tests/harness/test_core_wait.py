@@ -42,5 +42,5 @@ def test_a_thread_that_shares_its_core_waits() -> None:
         other.wait()
         os.sched_setaffinity(0, cores)
     assert waited is not None and later is not None
-    assert later - waited > 0.2 * took
-    assert later - waited + busy == pytest.approx(took, rel=0.2)
+    assert 0.1 * took < later - waited
+    assert later - waited + busy < 1.2 * took
