@@ -66,10 +66,10 @@ GpuColumn = Literal[
 ]  # fmt: skip
 GPU_COLUMNS: tuple[GpuColumn, ...] = get_args(GpuColumn)
 StepColumn = Literal[
-    "step", "phase", "start_ns", "host_ns", "device_ns", "data_wait_ns", "data_cpu_ns", "h2d_ns", "forward_ns",
-    "backward_ns", "backward_compute_ns", "optimizer_ns", "forward_host_ns", "backward_host_ns", "optimizer_host_ns",
-    "host_ahead", "launch_ns", "first_of_epoch", "loss", "memory_allocated_bytes",
-    "memory_reserved_bytes", "memory_peak_bytes", GpuColumn,
+    "step", "phase", "start_ns", "host_ns", "device_ns", "cpu_ns", "core_wait_ns", "data_wait_ns", "data_cpu_ns",
+    "h2d_ns", "forward_ns", "backward_ns", "backward_compute_ns", "optimizer_ns", "forward_host_ns",
+    "backward_host_ns", "optimizer_host_ns", "host_ahead", "launch_ns", "first_of_epoch", "loss",
+    "memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes", GpuColumn,
 ]  # fmt: skip
 StepRow = dict[StepColumn, Any]  # one step of one rank
 RANGE_COLUMNS: dict[RangeName, StepColumn] = {

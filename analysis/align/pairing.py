@@ -26,6 +26,7 @@ _CONFLICTS = 0.05  # share of a rank's calls that may contradict a hypothesis: d
 _OTHER_STEPS = 0.1  # share of a rank's calls that may be of another step: records without a launch
 _PAIRED = 0.5  # share of a rank's calls that must have partners on all ranks
 _VIOLATIONS = 0.2  # share of calls that may break causality, and whose ends may be far apart
+_IF_ASSUMED = "no record names its process group, and if all ranks were one group, "
 _VIOLATIONS_IF_ASSUMED = 0.04  # the same in a group that no record names
 _NOISE_NS = {"device": 100_000, "cpu": 3_000_000}  # by which a call may break causality: errors of stamps and ends
 _LOOSE = 0.5  # spread of the ends of a call, as a share of its shortest record, from which they are no common end
@@ -79,7 +80,8 @@ def pair(ranks: Sequence[RankData]) -> Pairing:
         name = records.words["group_id"][code]
         found = _choose(records.take(rows), ranks)
         if isinstance(found, str):
-            unpaired[name] = found
+            assumed = group_name(name) == ASSUMED
+            unpaired[name] = f"{_IF_ASSUMED}{found}" if assumed else found
             continue
         if found.hypothesis != HYPOTHESES[0] and records["seq"][rows][0] != UNKNOWN:
             notices.append(_not_by_seq(name, found.hypothesis))

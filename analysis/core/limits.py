@@ -83,6 +83,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(description="`data_stall`: the loader's share of CPU time in its waits from which workers need cores"),
     ] = 0.5
+    cpu_got: Annotated[
+        float, Meta(description="a warning is given if a rank gets less than this share of the CPU time it wants")
+    ] = 0.9
     clock_share: Annotated[float, Meta(description="`throttled`: how much lower than the others' median clock")] = 0.05
     distorts: Annotated[float, Meta(description="`profiler_distorts`: traced step / plain step")] = 1.15
 

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.job.cpu_use import CpuUse
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.ceilings import Ceilings
@@ -33,11 +34,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     gpu: bool = True
     profiler: str = "torch"  # the pass whose steps these are
     overhead: float | None = None  # traced step / plain step
+    overhead_at_least: float = float("inf")  # the lower bound of its interval; infinite: unknown
     light_tried: bool = False  # whether a light pass was recorded as well
     job: JobVerdict | None = None  # which rank is late without a profiler; None: not recorded
     slow: SlowSteps | None = None
     model: DeviceModel | None = None  # the kind of the devices; None: unknown or different
     stretch: bool = False  # the recording has no steps: `steps` has one row per rank, for the whole window
+    cpu: CpuUse | None = None  # what the ranks' threads did with the cores in the plain window
+    epochs: set[tuple[int, int]] | None = None  # steps and ranks in which the loader began an epoch; None: unknown
     loader_cpu: tuple[float, int] | None = None  # from loader.on_cpu
 
     @property

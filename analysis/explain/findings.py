@@ -7,7 +7,7 @@ Input: a `Recording`, and what the plain pass says. Output: findings, the costli
 import msgspec
 
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.explain import rules_comm, rules_device, rules_host, rules_late_rank
+from rankscope.analysis.explain import rules_comm, rules_device, rules_host, rules_late_rank, rules_loader
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.finding import Finding, severity
 from rankscope.analysis.explain.gain_limit import Room
@@ -16,9 +16,11 @@ from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.verify.without_profiler import Unprofiled
 
+_BUSY_SLOW_STEPS = 0.5  # share of what slow steps lose from which waiting for a core is their reason
+
 
 def _profiler_distorts(facts: Facts, limits: Limits) -> Claim | None:
-    if facts.overhead is None or facts.overhead <= limits.distorts:
+    if facts.overhead is None or facts.overhead <= limits.distorts or facts.overhead_at_least <= 1:
         return None
     variant = ("light_too" if facts.light_tried else None) if facts.gpu else "cpu"
     return Claim(gain_ns=0.0, evidence={"overhead": facts.overhead, "profiler": facts.profiler}, variant=variant)
@@ -48,10 +50,17 @@ def _slow_steps(facts: Facts, limits: Limits) -> Claim | None:
     slow = facts.slow
     if slow is None or slow.lost_ms < limits.reported * slow.mean_ms:
         return None
-    every = f"every {slow.period} steps" if slow.period else f"{len(slow.steps)} steps"
+    count = len(slow.steps)
+    every = f"every {slow.period} steps" if slow.period else f"{count} step{'s' if count > 1 else ''}"
     evidence = {**msgspec.to_builtins(slow), "every": every}
-    place = f"{every} take {slow.slow_ms:.0f} ms instead of {slow.usual_ms:.0f}, in {slow.place}"
+    got = 1.0 if facts.cpu is None else facts.cpu.got[facts.cpu.least]
+    if not facts.gpu and slow.place == "backward" and not slow.waiting and got < limits.cpu_got:
+        evidence["shared_cores"] = True  # nobody is at fault, and gloo's threads share the cores too
+    take = "takes" if count == 1 and not slow.period else "take"
+    place = f"{every} {take} {slow.slow_ms:.0f} ms instead of {slow.usual_ms:.0f}, in {slow.place}"
     place += f" ({slow.where})" if slow.where else ""
+    if (slow.core_wait_share or 0.0) >= _BUSY_SLOW_STEPS:
+        place += f"; {slow.core_wait_share:.0%} of that is waiting for a core, which other work uses"
     return Claim(gain_ns=slow.lost_ms * 1e6, ranks=slow.ranks, evidence=evidence, place=place, step_ms=slow.mean_ms)
 
 
@@ -68,6 +77,7 @@ RULES: tuple[Rule, ...] = (
     SLOW_STEPS,
     rules_device.THROTTLED,
     *rules_late_rank.RULES,
+    *rules_loader.RULES,
     *rules_host.RULES,
     *rules_comm.RULES,
     *rules_device.RULES,
@@ -81,22 +91,30 @@ def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
     if not recording.ranks:
         return _untraced(recording, without)
     facts, limits = facts_of(recording, without), recording.options.limits
-    room = Room.of(recording.analysed_steps, without.step_ms) if facts.gpu else None
+    room = Room.of(
+        recording.analysed_steps, without.step_ms, gpu=facts.gpu, cpu=without.cpu, data_wait_ms=without.data_wait_ms
+    )
     seen = facts.job is not None and facts.job.verdict != "undetermined"
     found = correct(find(facts, limits), without.step_ms, without.extra_ms, seen, limits, room)
     if not seen and without.step_ms is not None:
         found = unsure(found)
+    if not facts.gpu and without.steps_vary_ms is not None:
+        found = [_beyond_variation(item, without.steps_vary_ms) for item in found]
     found = with_shared_time(found)
-    if without.script:
-        found = [_for_a_script(item) for item in found]
-    return found
+    if recording.run_dir is None:  # who recorded this does not know the keys of `rankscope run`
+        return [msgspec.structs.replace(item, overrides=[]) for item in found]
+    return [_for_a_script(item) for item in found] if without.script else found
 
 
 def _untraced(recording: Recording, without: Unprofiled) -> list[Finding]:
     """Return what the unprofiled steps of a run without a trace show."""
-    facts = Facts(steps=recording.step_table, verdict=recording.verdict, job=without.verdict, slow=without.slow)
+    facts = Facts(
+        steps=recording.step_table, verdict=recording.verdict, job=without.verdict, slow=without.slow,
+        gpu=not without.on_cpu, cpu=without.cpu,
+    )  # fmt: skip
     found = [rule.apply(facts, recording.options.limits) for rule in RULES if rule.unprofiled]
-    return [_for_a_script(item) if without.script else item for item in found if item is not None]
+    known = [item if facts.gpu else _rough(item) for item in found if item is not None]
+    return [_for_a_script(item) if without.script else item for item in known]
 
 
 def find(facts: Facts, limits: Limits) -> list[Finding]:
@@ -108,13 +126,19 @@ def find(facts: Facts, limits: Limits) -> list[Finding]:
 
 
 def _rough(item: Finding) -> Finding:
-    """Cap a finding about communication at medium: on a CPU the ends of collectives are imprecise by milliseconds.
+    """Cap what a busy machine shows in a healthy job too.
 
-    A late rank that is not late in most steps is capped too: ranks that share cores take turns at being late.
+    Low: communication, because on a CPU the ends of collectives are imprecise by milliseconds, and slow steps in which
+    the ranks mostly waited for a core. Medium: a late rank that is not late in most steps, because ranks that share
+    cores take turns at being late.
     """
     rule = _BY_ID[item.id]
+    if rule.rough_on_cpu and item.severity != "low":
+        return msgspec.structs.replace(item, severity="low", evidence=item.evidence | {"rough": "gloo on a CPU"})
+    if item.evidence.get("shared_cores") or (item.evidence.get("core_wait_share") or 0.0) >= _BUSY_SLOW_STEPS:
+        return msgspec.structs.replace(item, severity="low")
     turns = rule.late_rank and item.evidence.get("verdict") != "persistent"
-    if item.severity != "high" or not (turns or rule.rough_on_cpu):
+    if item.severity != "high" or not turns:
         return item
     return msgspec.structs.replace(item, severity="medium", evidence=item.evidence | {"rough": "gloo on a CPU"})
 
@@ -157,7 +181,8 @@ def correct(
             added = max(0.0, extra_ms or 0.0) if slowed else 0.0
             if rule.profiler_adds == "shared" and gaps:
                 added *= (finding.recoverable_ms or 0.0) / gaps
-            kept = _corrected(finding, added, room, step_ms, limits)
+            own = rule.late_rank and seen  # its gain is from the plain steps already
+            kept = _corrected(finding, added, None if own else room, step_ms, limits)
             result += [] if kept is None else [kept]
     return _ranked(result)
 
@@ -171,7 +196,7 @@ def _corrected(
         return finding
     rule = _BY_ID[finding.id]
     rare = finding.evidence.get("verdict") == "intermittent"  # the median plain step does not have the lateness
-    at_most = None if room is None or rare or rule.beyond_usual else room.left(rule.remains, finding.ranks)
+    at_most = None if room is None or rare or rule.beyond_usual else room.left(rule.remains, finding.ranks, rule.part)
     left = round(max(0.0, min(gain - added_ms, gain if at_most is None else at_most)), 4)
     if left >= gain:
         return finding
@@ -192,6 +217,15 @@ def unsure(found: list[Finding]) -> list[Finding]:
         else item
         for item in found
     ]
+
+
+def _beyond_variation(item: Finding, steps_vary_ms: float) -> Finding:
+    """Cap at low what is less than steps on a CPU vary by: no one would notice the fix. Late ranks have a test."""
+    rule = _BY_ID[item.id]
+    if item.severity == "low" or rule.late_rank or rule.beyond_usual or (item.recoverable_ms or 0.0) >= steps_vary_ms:
+        return item
+    evidence = item.evidence | {"steps_vary_ms": round(steps_vary_ms, 4)}
+    return msgspec.structs.replace(item, severity="low", evidence=evidence)
 
 
 def with_shared_time(found: list[Finding]) -> list[Finding]:

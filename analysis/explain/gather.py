@@ -34,7 +34,10 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
         gpu=recording.on_gpu,
         profiler=recording.profiler,
         overhead=without.overhead[recording.profiler],
+        overhead_at_least=(without.overhead_interval.get(recording.profiler) or (float("inf"), 0.0))[0],
         light_tried=without.overhead["light"] is not None,
+        cpu=without.cpu,
+        epochs=None if run_dir is None else _epochs(run_dir, recording.profiler),
         loader_cpu=without.loader_cpu,
         job=without.verdict,
         slow=without.slow,
@@ -45,6 +48,19 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
 
 def _of_rank(table: Table, rank: int) -> Table:
     return table.with_columns(rank=np.full(len(table), rank))
+
+
+def _epochs(run_dir: RunDir, name: str) -> set[tuple[int, int]] | None:
+    """Return step and rank wherever the loader began an epoch in a pass; None if that was not recorded of a rank."""
+    found: set[tuple[int, int]] = set()
+    for rank_dir in run_dir.for_pass(name).ranks():
+        try:
+            table = read_steps(rank_dir)
+        except (OSError, ValueError):
+            return None
+        began = table["first_of_epoch"].to_pylist()
+        found |= {(step, rank_dir.rank) for step, first in zip(table["step"].to_pylist(), began, strict=True) if first}
+    return found
 
 
 def _clocks(run_dir: RunDir) -> dict[int, dict[str, float]]:

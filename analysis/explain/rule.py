@@ -60,7 +60,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     part: Part | None = None
     remains: Remains = "device work"
     profiler_adds: Profiler = "no"
-    rough_on_cpu: bool = False  # of medium severity at most on a CPU, where the ends of collectives are imprecise
+    rough_on_cpu: bool = False  # of low severity on a CPU, where the ends of collectives are imprecise
     late_rank: bool = False  # whether it is about a late rank
     unprofiled: bool = False  # also found in a run that was not traced
     beyond_usual: bool = False  # the time lies in unusual steps, so the usual step does not bound it

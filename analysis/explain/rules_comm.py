@@ -29,8 +29,10 @@ def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
     calls = facts.reductions()
     if calls is not None:
         evidence |= _against_ceiling(facts, calls, limits)
-    gloo = facts.config is not None and (facts.config.device == "cpu" or facts.config.backend == "gloo")
-    return Claim(gain_ns=gain, evidence=evidence, variant="gloo" if gloo or not facts.gpu else None)
+    if not facts.gpu:
+        return Claim(evidence=evidence, variant="cpu")
+    gloo = facts.config is not None and facts.config.backend == "gloo"
+    return Claim(gain_ns=gain, evidence=evidence, variant="gloo" if gloo else None)
 
 
 def _unsplit(facts: Facts, limits: Limits) -> Claim | None:
@@ -101,9 +103,11 @@ def _large_last_bucket(facts: Facts, limits: Limits) -> Claim | None:
     if last < limits.last_bucket_share * total or gain < limits.no_overlap_share * facts.step_ns:
         return None
     evidence = {"last_bucket_share": round(last / total, 4), "last_bucket_bytes": round(last / facts.count)}
+    gain_or_unknown = gain if facts.gpu else None
     if _sharded(calls):
-        return Claim(gain_ns=gain, evidence=evidence, variant="sharded")
-    return Claim(gain_ns=gain, evidence=evidence, overrides=[_smaller_buckets(facts)])
+        return Claim(gain_ns=gain_or_unknown, evidence=evidence, variant="sharded")
+    variant = None if facts.gpu else "cpu"
+    return Claim(gain_ns=gain_or_unknown, evidence=evidence, overrides=[_smaller_buckets(facts)], variant=variant)
 
 
 def _small_buckets(facts: Facts, limits: Limits) -> Claim | None:
@@ -190,6 +194,10 @@ RULES = (
             "unsplit": Advice(
                 "nothing computes during communication and waits for other ranks, which cannot be told apart here"
             ),
+            "cpu": Advice(
+                "gradients are reduced while nothing computes; the gain of hiding it on a CPU is unknown, because an "
+                "all-reduce uses the cores that compute: a larger batch, gradient accumulation, or compressed gradients"
+            ),
             "gloo": Advice(
                 "gradients are reduced while nothing computes: a larger batch, gradient accumulation, or compressed "
                 "gradients",
@@ -236,7 +244,12 @@ RULES = (
             ("ddp.bucket_cap_mb=25",),
         ),
         variants={
-            "sharded": Advice("the last unit holds most of the gradients, and nothing hides it: use smaller units")
+            "cpu": Advice(
+                "the last bucket holds most of the gradients, and nothing hides it; the gain of smaller buckets on a "
+                "CPU is unknown, because an all-reduce uses the cores that compute",
+                ("ddp.bucket_cap_mb=25",),
+            ),
+            "sharded": Advice("the last unit holds most of the gradients, and nothing hides it: use smaller units"),
         },
         part="communication",
         remains="compute",

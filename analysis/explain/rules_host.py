@@ -1,45 +1,17 @@
-"""Rules about the host: the loader, copies, launches, waits for the device."""
+"""Rules about the host: copies, launches, waits for the device."""
 
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Rule
+from rankscope.analysis.explain.removable import removable
+from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.analysis.explain.sync_places import costly_places, ddp_times_itself, first_place
-
-
-def _data_stall(facts: Facts, limits: Limits) -> Claim | None:
-    workers = 0 if facts.config is None else facts.config.num_workers
-    doubled = [f"num_workers={2 * workers}"] if workers >= WORKERS else None  # the job already has the advised number
-    if facts.loader_cpu is None:
-        return _removable(facts, limits, facts.steps["data_stall_ns"], "data_stall", overrides=doubled)
-    share, spare = facts.loader_cpu
-    evidence = {"loader_cpu_share": round(share, 4), "spare_cores_per_rank": spare}
-    variant, overrides = "idle", doubled  # a loader that sleeps needs no cores
-    if share >= limits.busy_loader_share:
-        variant, overrides = ("busy", [f"num_workers={min(WORKERS, spare)}"]) if spare else ("no_cores", None)
-    stall = facts.steps["data_stall_ns"]
-    return _removable(facts, limits, stall, "data_stall", evidence=evidence, overrides=overrides, variant=variant)
-
-
-def _first_batch(facts: Facts, limits: Limits) -> Claim | None:
-    """Spread the restarts of workers inside the window over the recorded steps."""
-    restarts = {row["rank"]: row["epoch_restart_ms"] for row in facts.loader if row["epoch_restart_ms"]}
-    if not restarts:
-        return None
-    restarted = np.zeros(len(facts.steps), bool)
-    for row in facts.loader:
-        restarted |= (facts.steps["rank"] == row["rank"]) & np.isin(facts.steps["step"], row["outlier_steps"])
-    gain = min(max(restarts.values()) * 1e6 / facts.count, facts.gain(facts.steps["data_stall_ns"] * restarted))
-    if gain < limits.reported * facts.step_ns:
-        return None
-    evidence = {"epoch_restart_ms": {str(rank): value for rank, value in restarts.items()}, "steps": facts.count}
-    return Claim(ranks=sorted(restarts), gain_ns=gain, evidence=evidence)
 
 
 def _copy_bound(facts: Facts, limits: Limits) -> Claim | None:
@@ -53,12 +25,12 @@ def _copy_bound(facts: Facts, limits: Limits) -> Claim | None:
         evidence["on_device_share"] = round(inside / (copies + inside), 4)
     variant = None
     if inside > copies:
-        return _removable(facts, limits, facts.steps["copy_ns"], "copy", evidence=evidence, variant="on_device")
+        return removable(facts, limits, facts.steps["copy_ns"], "copy", evidence=evidence, variant="on_device")
     if down > copies / 2:
         variant = "to_host"
     elif copies and evidence["pageable_share"] < limits.pageable_share:
         variant = "pinned"
-    return _removable(facts, limits, facts.steps["copy_ns"], "copy", evidence=evidence, variant=variant)
+    return removable(facts, limits, facts.steps["copy_ns"], "copy", evidence=evidence, variant=variant)
 
 
 def _gap(short_kernels: bool) -> Callable[[Facts, Limits], Claim | None]:
@@ -67,7 +39,7 @@ def _gap(short_kernels: bool) -> Callable[[Facts, Limits], Claim | None]:
     def check(facts: Facts, limits: Limits) -> Claim | None:
         gaps = facts.steps["host_gap_ns"]
         if not facts.gpu or facts.activity is None:
-            return None if short_kernels else _removable(facts, limits, gaps, "host_gap", variant="cpu")
+            return None if short_kernels else _gap_on_cpu(facts, limits)
         kernel, launch = facts.mean("kernel_ns") / max(1.0, facts.mean("kernels")), facts.mean("launch_p50_ns")
         if short_kernels != (bool(launch) and 0 < kernel < launch):
             return None
@@ -78,9 +50,15 @@ def _gap(short_kernels: bool) -> Callable[[Facts, Limits], Claim | None]:
         variant = "ddp" if short_kernels and len(facts.ranks) > 1 else None
         if facts.model is not None and facts.model.vendor == "other":
             variant = "other"
-        return _removable(facts, limits, gaps, "host_gap", evidence=evidence, variant=variant)
+        return removable(facts, limits, gaps, "host_gap", evidence=evidence, variant=variant)
 
     return check
+
+
+def _gap_on_cpu(facts: Facts, limits: Limits) -> Claim | None:
+    """Claim a gain only if unprofiled steps show that the thread sleeps: the profiler's own work is in the gaps too."""
+    claim = removable(facts, limits, facts.steps["host_gap_ns"], "host_gap", variant="cpu")
+    return claim if claim is None or facts.cpu is not None else msgspec.structs.replace(claim, gain_ns=None)
 
 
 def _sync_in_loop(facts: Facts, limits: Limits) -> Claim | None:
@@ -121,71 +99,9 @@ def _memory_pressure(facts: Facts, limits: Limits) -> Claim | None:
     return Claim(ranks=ranks, gain_ns=gain, evidence=evidence)
 
 
-def _removable(
-    facts: Facts,
-    limits: Limits,
-    removed: Column,
-    column: str,
-    *,
-    evidence: dict[str, Any] | None = None,
-    overrides: list[str] | None = None,
-    variant: str | None = None,
-) -> Claim | None:
-    """Claim a part of the step (ns per row), on the ranks where it is long enough to report; None if there are none."""
-    gain = facts.gain(removed)
-    per_rank = facts.per_rank(removed)
-    ranks = [rank for rank, value in per_rank.items() if value >= limits.reported * facts.step_ns]
-    if not ranks or gain < limits.reported * facts.step_ns:
-        return None
-    shown = {f"{column}_ms": {str(rank): estimate_ms(per_rank[rank]) for rank in ranks}}
-    return Claim(ranks=ranks, gain_ns=gain, evidence=shown | (evidence or {}), overrides=overrides, variant=variant)
-
-
 _LONGER_KERNELS = "kernels are shorter than the time to launch them: CUDA graphs, or a larger batch"
 
 RULES = (
-    Rule(
-        id="data_stall",
-        says="the device waits for batches",
-        based_on="data stall of the step; how much of the wait is the loader's own CPU time, and how many cores are "
-        "available for workers",
-        check=_data_stall,
-        advice=Advice(
-            "the device waits for batches: more loader workers, a larger data.prefetch_factor, or cheaper decoding",
-            (f"num_workers={WORKERS}",),
-        ),
-        variants={
-            "busy": Advice(
-                "the device waits for batches, which the loader computes on the rank's own core: workers, or cheaper "
-                "decoding",
-                (f"num_workers={WORKERS}",),
-            ),
-            "idle": Advice(
-                "the device waits for batches, and the loader for something else (its storage, its workers): more "
-                "workers, a larger data.prefetch_factor, faster storage",
-                (f"num_workers={WORKERS}",),
-            ),
-            "no_cores": Advice(
-                "the device waits for batches, and the loader computes all that time on a host without spare cores: "
-                "cheaper decoding or prepared samples; workers would take cores from the ranks"
-            ),
-        },
-        part="loader",
-        drop_if_small=True,
-    ),
-    Rule(
-        id="first_batch",
-        says="the loader starts again in every epoch",
-        based_on="data waits of more than ten times the median, after the first step",
-        counts_steps=True,
-        check=_first_batch,
-        advice=Advice(
-            "the loader's workers start again in every epoch: keep them, or make epochs longer",
-            (f"num_workers={WORKERS}", "data.persistent_workers=true"),
-        ),
-        part="loader",
-        drop_if_small=True,
-    ),
     Rule(
         id="host_bound_launch",
         says="kernels are shorter than their launch",

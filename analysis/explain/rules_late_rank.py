@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import msgspec
+
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
@@ -15,7 +17,8 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
 
     def check(facts: Facts, limits: Limits) -> Claim | None:
         if facts.job is not None and facts.job.verdict != "undetermined":
-            return _without_profiler(facts.job, cause)
+            claim = _without_profiler(facts.job, cause)
+            return claim if claim is None or cause != "data" else _with_cores(claim, facts, limits)
         verdict = facts.verdict
         if not verdict.per_step:
             return None
@@ -40,6 +43,12 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
         return Claim(ranks=ranks, gain_ns=verdict.gain_ns(ranks), evidence=evidence, place=place)
 
     return check
+
+
+def _with_cores(claim: Claim, facts: Facts, limits: Limits) -> Claim:
+    """Advise no workers if the loader computes, and no core is left for them."""
+    share, spare = facts.loader_cpu or (0.0, 1)
+    return msgspec.structs.replace(claim, overrides=[]) if not spare and share >= limits.busy_loader_share else claim
 
 
 def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
@@ -96,13 +105,13 @@ def _late(cause: str, says: str, advice: Advice, part: Part | None = None, profi
 RULES = (
     _late(
         "compute",
-        "a rank is late: it computes longer",
+        "ranks are late: they compute longer",
         Advice("late ranks compute longer: compare the sizes of their batches, clocks, temperatures and neighbours"),
         "compute of a rank",
     ),
     _late(
         "data",
-        "a rank is late: it waits for its loader",
+        "ranks are late: they wait for their loaders",
         Advice(
             "the loaders of late ranks are slower: look at their workers, storage and share of the CPU",
             (f"num_workers={WORKERS}",),
@@ -111,7 +120,7 @@ RULES = (
     ),
     _late(
         "host",
-        "a rank is late: its host launches later",
+        "ranks are late: their hosts launch later",
         Advice(
             "late ranks launch later: look at their CPUs, at synchronising calls and at garbage collection (gc.freeze)"
         ),
@@ -120,7 +129,7 @@ RULES = (
     ),
     _late(
         "copy",
-        "a rank is late: its copies take longer",
+        "ranks are late: their copies take longer",
         Advice(
             "the copies of late ranks take longer: look at pinning and at the path between CPU and GPU",
             ("data.pin_memory=true",),
@@ -129,17 +138,17 @@ RULES = (
     ),
     _late(
         "earlier_comm",
-        "a rank is late: collectives of another group hold it up",
+        "ranks are late: collectives of another group hold them up",
         Advice("collectives of another group hold the late ranks up: see which group is slow"),
     ),
     _late(
         "mixed",
-        "a rank is late, and no cause explains most of it",
+        "ranks are late, and no cause explains most of it",
         Advice("the late ranks have several causes: see the shares"),
     ),
     _late(
         UNEXPLAINED,
-        "a rank is late, and what it does before explains less than two thirds of it",
+        "ranks are late, and what they do before explains less than two thirds of it",
         Advice("the trace does not show why: record more steps, or with more activities"),
     ),
 )

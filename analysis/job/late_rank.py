@@ -13,6 +13,13 @@ from rankscope.analysis.core.chance import independent_share, median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.timed_calls import TimedCalls
+from rankscope.analysis.job.variation import (
+    FAR_OUT,
+    median_of_others,
+    own_time,
+    spread,
+    waited_for_others,
+)
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.analysis.measure.stragglers import VerdictName
 from rankscope.conf.chance import binomial_tail
@@ -21,6 +28,7 @@ from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 Cause = Literal["compute", "data", "host", "copy"]
 _OUTSIDE = "outside forward, backward and optimizer"
 _UNBLOCKED = 2  # steps after the window has opened
+_SHARED_CORES = "rank {} comes after the others, but no longer than it waited for a core: other work takes its cores"
 FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance
 
 
@@ -57,8 +65,13 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
         reason = f"{len(window.steps)} steps are too few to distinguish a late rank from chance: {FEW_STEPS} are needed"
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps)
-    usual = float(np.median(window.step_ns))
-    found = over_run(late, usual, limits)
+    usual, varies = float(np.median(window.step_ns)), spread(window)
+    found = over_run(late, usual, limits, varies)
+    if found.rank is None and calls is None:
+        last = over_run(from_parts(window, core_waits=True), usual, limits, varies).rank
+        found = msgspec.structs.replace(
+            found, reason=None if last is None else _SHARED_CORES.format(window.ranks[last])
+        )
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
     found = msgspec.structs.replace(found, window=name, late_steps=numbered, step_ns=usual)
     if found.rank is None:
@@ -110,23 +123,36 @@ def _unblocked_host(window: Window) -> Column | None:
     return found
 
 
-def from_parts(window: Window) -> Matrix:
+def from_parts(window: Window, *, core_waits: bool = False) -> Matrix:
     """Return lateness (ranks x steps, ns) from the parts of the step, if collectives were not timed.
 
     A rank's own time is its step without the optimizer, and without the wait from its own gradients to those of all
     ranks. Its lateness is the excess over the median of the others, as far as the others wait for it. If it is unknown
     when a rank has its own gradients, the complete backward pass counts as waiting, and a slow one does not show.
     """
-    after = window.part("backward") - window.backward_compute_ns
-    own = window.step_ns - after - window.part("optimizer")
-    excess = own - _others(own)
-    waited = _others(after) - after
+    after, own = waited_for_others(window), own_time(window, core_waits=core_waits)
+    excess = own - median_of_others(own)
+    waited = median_of_others(after) - after
     late: Matrix = np.maximum(0.0, np.minimum(excess, waited))
     return late
 
 
-def over_run(late: Matrix, step_ns: float, limits: Limits) -> JobVerdict:
+def over_run(late: Matrix, step_ns: float, limits: Limits, varies: Column | None = None) -> JobVerdict:
     """Return the verdict over a run from lateness (ranks x steps, ns); ranks and steps by position.
+
+    `varies` is by rank what its lateness varies by without a fault (ns): a rank that is late in most steps must be late
+    by more than that, one that is late in fewer steps by `FAR_OUT` times that.
+    """
+    varies = np.zeros(len(late)) if varies is None else varies
+    often = _beyond(late, step_ns, limits, varies)
+    if often.verdict == "persistent":
+        return often
+    rare = _beyond(late, step_ns, limits, FAR_OUT * varies)
+    return rare if rare.rank is not None or often.rank is not None else often
+
+
+def _beyond(late: Matrix, step_ns: float, limits: Limits, varies: Column) -> JobVerdict:
+    """Return the verdict over the steps whose lateness is beyond `varies`.
 
     A step is late if its latest rank is late by at least `late_step` of the usual step. Among n equal ranks, each is
     the latest in 1 / n of the late steps. So the test is binomial, over the number of independent steps, times n ranks.
@@ -134,14 +160,15 @@ def over_run(late: Matrix, step_ns: float, limits: Limits) -> JobVerdict:
     ranks, steps = late.shape
     latest = late.argmax(0)
     amount = late.max(0)
-    is_late = amount >= limits.late_step * step_ns
+    at_all = amount >= limits.late_step * step_ns
+    is_late = at_all & (amount >= varies[latest])
     listed = [(int(step), int(latest[step]), float(amount[step])) for step in np.flatnonzero(is_late)]
     if not listed:
         return JobVerdict(verdict="none", steps_judged=steps)
     totals = np.array([amount[is_late & (latest == rank)].sum() for rank in range(ranks)])
     rank = int(totals.argmax())
     its = is_late & (latest == rank)
-    signs = np.where(its, 1.0, np.where(is_late, -1.0, 0.0))
+    signs = np.where(at_all, np.where(latest == rank, 1.0, -1.0), 0.0)  # how long one rank stays the latest
     share = independent_share(signs) if (signs < 0).any() else 1.0
     chance = min(1.0, ranks * binomial_tail(its.sum() * share, is_late.sum() * share, 1 / ranks))
     if chance > limits.chance:
@@ -198,6 +225,9 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why
     ahead = window.columns.get("host_ahead")
     if not window.on_device or ahead is None or np.isnan(ahead).any():
         parts.append(_compute(window, at))
+        cpu = window.columns.get("cpu_ns")
+        if cpu is not None and not window.on_device and _excess(cpu, at) < needed / 2:  # it sleeps, it does not compute
+            parts[-1] = ("host", *parts[-1][1:])
     elif float(np.mean(ahead[at])) >= 0.5:
         parts.append(("host", "forward", min(part("forward"), part("forward_host"))))
         parts.append(_compute(window, at))
@@ -218,11 +248,5 @@ def _compute(window: Window, at: int) -> tuple[Cause, str, float]:
     return "compute", "backward" if backward > forward else "forward", max(0.0, forward) + max(0.0, backward)
 
 
-def _others(values: Matrix) -> Matrix:
-    """Return for each rank the median of the others."""
-    ranks = len(values)
-    return np.array([np.median(np.delete(values, rank, 0), 0) for rank in range(ranks)])
-
-
 def _excess(values: Matrix, at: int) -> float:
-    return float(np.median(values[at] - _others(values)[at]))
+    return float(np.median(values[at] - median_of_others(values)[at]))

@@ -1,7 +1,7 @@
 """Finds steps that are far longer than usual: what they cost, on which ranks, in which part, and how regularly.
 
 Input: the plain `Window`. Output: `SlowSteps`, None if no step is slow. A step is slow if the job's step (the median
-over ranks) is more than `slow_step` times the usual step, which is the median.
+over ranks) is more than `slow_step` times the usual step, which is the median, and far outside of what steps vary by.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ import numpy as np
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import estimate_ms
+from rankscope.analysis.job.variation import fence, waited_for_core
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf import PassDir
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
@@ -36,6 +37,7 @@ class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
     mean_ms: float
     share: float  # of the window's time: lost_ms / mean_ms
     period: int | None  # every `period` steps
+    core_wait_share: float | None = None  # of what slow steps lose: threads of the ranks waited for a core so long
     where: str | None = None  # file:line function, from stacks taken while a slow step lasted
 
 
@@ -46,7 +48,7 @@ def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[s
     if counted.sum() < 3:
         return None
     usual = float(np.median(job[counted]))
-    slow = job > limits.slow_step * usual
+    slow = job > max(limits.slow_step * usual, fence(job[counted]))
     slow &= job - usual >= _OF_SLOWEST * float((job - usual)[counted].max())
     if not (slow & counted).any() or (slow & counted).sum() * 2 > counted.sum():
         return None
@@ -70,6 +72,7 @@ def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[s
         mean_ms=estimate_ms(mean),
         share=round(lost / mean, 4),
         period=_period(events, [step for step, on in zip(window.steps, counted, strict=True) if on], before),
+        core_wait_share=_core_wait_share(window, job - usual, slow & counted),
         where=_where(stacks, ranks or window.ranks, {step + after for step in events for after in (0, 1)}),
     )
 
@@ -102,6 +105,16 @@ def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
         "optimizer": "optimizer",
     }
     return fault, names[max(sums, key=lambda name: sums[name])]
+
+
+def _core_wait_share(window: Window, excess: Column, slow: Column) -> float | None:
+    """Return how much of the excess of slow steps is waiting for a core, on the rank that waited longest in each."""
+    waited = waited_for_core(window)
+    if waited is None:
+        return None
+    usual = np.median(waited[:, window.counted & ~slow], axis=1)
+    longer = np.maximum(0.0, waited - usual[:, None])[:, slow].max(axis=0)
+    return round(float(np.minimum(longer, excess[slow]).sum() / excess[slow].sum()), 4)
 
 
 def _excess(values: Matrix, counted: Column, slow: Column) -> Column:

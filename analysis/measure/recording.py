@@ -59,6 +59,12 @@ class Recording(msgspec.Struct, kw_only=True):
         return all(data.mode == "device" for data in self.ranks)
 
     @property
+    def independent(self) -> bool:
+        """Whether every rank was read, and none of them shares a collective with another."""
+        several = self.world_size > 1 and not self.missing_ranks and all(data.complete for data in self.ranks)
+        return several and bool(self.ranks) and not (self.calls["group_size"] != 1).any()
+
+    @property
     def analysed_steps(self) -> Table:
         """The rows of `step_table` that count."""
         return self.step_table.take(np.isin(self.step_table["step"], self.steps_analysed))

@@ -36,22 +36,30 @@ class Explainer:
 
     def __call__(self, row: int) -> dict[str, int]:
         """Return by cause how much longer this rank's segment is than the median of the others'."""
-        calls = self._calls
-        rows = self._of_call(int(calls["call"][row]))
-        previous = self._previous(row, calls["rank"][rows])
-        begin = int(calls["step"][self._of_call(previous)[0]]) if previous is not None else int(calls["step"][row])
-        if begin in self._lossy or int(calls["step"][row]) in self._lossy:
+        parts = self.parts(row)
+        if parts is None:
             return dict.fromkeys(CAUSES, 0)
-        ends: dict[int, int] = {}
-        if previous is not None:
-            before = self._of_call(previous)
-            ends = dict(zip(calls["rank"][before].tolist(), calls["end"][before].tolist(), strict=True))
-        parts = {int(calls["rank"][other]): self._segment(int(other), ends) for other in rows}
-        own = parts.pop(int(calls["rank"][row]))
+        own = parts.pop(int(self._calls["rank"][row]))
         return {
             cause: int(own[index] - np.median([part[index] for part in parts.values()]))
             for index, cause in enumerate(CAUSES)
         }
+
+    def parts(self, row: int) -> dict[int, list[int]] | None:
+        """Return by rank the lengths (ns) of `CAUSES` in the segment before this call; None if records are missing."""
+        calls = self._calls
+        rows = self._of_call(int(calls["call"][row]))
+        previous = self._previous(row, calls["rank"][rows])
+        step = int(calls["step"][row])
+        # Without a previous collective the segment begins with the step: where the step before ended on the device.
+        begin = int(calls["step"][self._of_call(previous)[0]]) if previous is not None else step - 1
+        if any(begin <= lossy <= step for lossy in self._lossy):
+            return None
+        ends: dict[int, int] = {}
+        if previous is not None:
+            before = self._of_call(previous)
+            ends = dict(zip(calls["rank"][before].tolist(), calls["end"][before].tolist(), strict=True))
+        return {int(calls["rank"][other]): self._segment(int(other), ends) for other in rows}
 
     def held_up(self, row: int, late: Collection[int], steps: Table, least: float) -> bool:
         """Return whether this rank is late at a call only because it waited for one of the late ranks.

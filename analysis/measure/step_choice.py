@@ -14,6 +14,7 @@ from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.steps import COVERED
 
 _HELD_UP = 1.5  # times the median of the later steps
+_AFTER_LOST = 1.5  # times the median of the rank's other complete steps
 _WARM_UP = 2.0  # times the median of the later steps
 
 
@@ -49,12 +50,29 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
     return [step for step in kept if step not in warm_up], notices
 
 
+def _after_lost(data: RankData) -> list[int]:
+    """Return the complete steps that seem to last from before a gap in the records: their begin is not known.
+
+    A step begins on the device where the work of the step before ended. If that is lost, it is too long.
+    """
+    complete = np.asarray(data.steps["complete"], bool)
+    took = data.steps["end"] - data.steps["start"]
+    after = complete & np.concatenate([[False], ~complete[:-1]])
+    if not after.any() or not (complete & ~after).any():
+        return []
+    too_long = after & (took > _AFTER_LOST * np.median(took[complete & ~after]))
+    found: list[int] = data.steps["step"][too_long].tolist()
+    return found
+
+
 def _partial(ranks: Sequence[RankData], steps: Table) -> dict[int, dict[int, str]]:
     """Return the steps that do not count, with the ranks and reasons."""
     found: dict[int, dict[int, str]] = {}
     for data in ranks:
         for row in np.flatnonzero(~np.asarray(data.steps["complete"], bool)).tolist():
             found.setdefault(int(data.steps["step"][row]), {})[data.rank] = _why_incomplete(data.steps, row)
+        for step in _after_lost(data):
+            found.setdefault(step, {})[data.rank] = "it begins where records of the step before are lost"
     for rank, step in _without_compute(ranks, steps):
         found.setdefault(step, {})[rank] = "nothing was computed, although other ranks did,"
     return found

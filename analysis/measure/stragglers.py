@@ -22,6 +22,7 @@ _EXPLAINED = 2 / 3  # share of the lateness that the excesses must explain for a
 _ONSET = 0.8  # share of the largest lateness above which a rank counts as having fallen behind
 VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
 UNEXPLAINED = "unexplained"
+NO_COLLECTIVE = "the ranks share no collective, so none waits for another"
 
 
 class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +112,11 @@ def judge(
     """Return the verdict over the judged steps; `step_ns` is the median step."""
     found = [step for step in judged if (late["step"] == step).any()]
     if not found:
-        return Verdict(verdict="undetermined", reason="no judged step has matched collectives of several ranks")
+        shared = bool((calls["group_size"] != 1).any())
+        return Verdict(
+            verdict="undetermined",
+            reason="no judged step has matched collectives of several ranks" if shared else NO_COLLECTIVE,
+        )
     least = least_lateness(step_ns, alignment, limits)
     lossy = set(steps["step"][~np.asarray(steps["complete"], bool)].tolist())
     explain = Explainer(calls, ranks, lossy)

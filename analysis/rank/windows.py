@@ -32,6 +32,8 @@ def are_windows_of(ranks: Sequence[RankData]) -> bool:
 
 
 def _fit(spans: Sequence[Span | None], processes: Sequence[str | None], numbers: Sequence[set[int]]) -> bool:
+    if len({process for process in processes if process is not None}) > 1:
+        return False  # two runs, even if no step number is in both
     if all(numbers) and sum(map(len, numbers)) == len(set().union(*numbers)):
         return True  # cycles of one profiler: no step is in two files
     ordered = sorted(span for span in spans if span is not None)

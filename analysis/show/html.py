@@ -19,12 +19,11 @@ from rankscope.analysis.show.timeline.build import build
 from rankscope.analysis.show.timeline.page import embedded
 from rankscope.analysis.show.timeline.sentences import TITLES
 from rankscope.analysis.show.words import (
-    PROFILERS,
     device_words,
     memory_words,
     per_words,
     slow_words,
-    slowdown,
+    slowdowns,
     verdict_sentence,
 )
 from rankscope.conf import RunDir
@@ -56,7 +55,7 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         device=device_words(summary["per_rank"]),
         memory=memory_words(summary["memory"]),
         per=per_words(summary),
-        overheads=[slowdown(title, ratio) for title, ratio in _overheads(summary)],
+        overheads=slowdowns(summary),
         parts=[(part, TITLES[part], COLOURS[part]) for part in PARTS],
         bars=[_bar(row) for row in rows],
         longest=max((row["step_ms"] for row in rows if row["step_ms"] is not None), default=1) or 1,
@@ -73,11 +72,6 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         environment=_environment(run_dir) if run_dir else [],
         timeline=embedded([timeline], step, only=step),
     )
-
-
-def _overheads(summary: Json) -> list[tuple[str, float]]:
-    found = summary["profiler_overhead"]
-    return [(title, found[name]) for name, title in PROFILERS.items() if found.get(name) is not None]
 
 
 def _worth_a_row(summary: Json) -> list[Json]:

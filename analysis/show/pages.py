@@ -5,7 +5,7 @@ from typing import Any
 
 import jinja2
 
-from rankscope.analysis.show.words import advice_of, byte_size, slowdown
+from rankscope.analysis.show.words import advice_of, byte_size, slowdowns
 from rankscope.conf.plain_text import markdown, visible
 
 
@@ -51,7 +51,7 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
         "times": number("x {:.2f}"),
         "size": lambda value: unknown if value is None else byte_size(value),
         "or_dash": number("{}"),
-        "slowdown": lambda value: slowdown("torch.profiler", value),
+        "slowdowns": slowdowns,
         "code": lambda text: AsIs(visible(text).replace("\n", "\\n")),  # one line in a fenced block
         "advice": advice_of,
         "capitalize_first": lambda text: text[:1].upper() + text[1:],

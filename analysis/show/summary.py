@@ -66,6 +66,9 @@ def summary_of(analysis: Analysis) -> Summary:
         findings=analysis.findings,
         throughput=analysis.without.throughput,
         profiler_overhead=analysis.without.overhead,
+        profiler_overhead_interval={
+            name: None if found is None else list(found) for name, found in analysis.without.overhead_interval.items()
+        },
         agreement=analysis.agreement,
         versions=_versions(),
     )

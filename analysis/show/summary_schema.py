@@ -139,6 +139,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     throughput: Throughput | None
     profiler_overhead: dict[str, float | None]
+    profiler_overhead_interval: dict[str, list[float] | None]
     agreement: Agreement | None
     versions: dict[str, str]
 

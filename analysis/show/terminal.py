@@ -7,7 +7,6 @@ from rich.text import Text
 
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.show.words import (
-    PROFILERS,
     advice_of,
     byte_size,
     device_words,
@@ -15,7 +14,7 @@ from rankscope.analysis.show.words import (
     per_words,
     rate_words,
     slow_words,
-    slowdown,
+    slowdowns,
     unsplit_words,
     verdict_sentence,
     warning_lines,
@@ -87,9 +86,7 @@ def _headline(summary: Json) -> RenderableType:
     rate = summary["throughput"]
     if rate:
         text.append(f"\n{rate_words(rate)}")
-        for name, title in PROFILERS.items():
-            overhead = summary["profiler_overhead"].get(name)
-            text.append("" if overhead is None else f"; {slowdown(title, overhead)}")
+        text.append("".join(f"; {said}" for said in slowdowns(summary)))
     for words in (device_words(summary["per_rank"]), memory_words(summary["memory"])):
         text.append(f"\n{words}" if words else "")
     return text

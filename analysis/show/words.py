@@ -36,6 +36,8 @@ def verdict_sentence(summary: Json) -> str:
     if found["window"] == "trace" or traced["rank"] == found["rank"] or found["rank"] in traced["ranks"]:
         return said
     if traced["rank"] is None:
+        if traced["verdict"] == "undetermined":
+            return said
         return f"{said} The traced steps do not show it."
     return f"{said} Under the profiler rank {traced['rank']} seems late: profilers slow hosts unevenly."
 
@@ -152,11 +154,23 @@ def rate_words(rate: Json) -> str:
     return f"Throughput {samples}{steps}{answer}{mfu}"
 
 
-def slowdown(profiler: str, ratio: float) -> str:
-    """Say what a profiler costs. A ratio below 1 is noise."""
-    return (
-        f"{profiler} makes the step {ratio:.2f} times as long" if ratio > 1 else f"{profiler} adds no measurable time"
-    )
+def slowdowns(summary: Json) -> list[str]:
+    """Say for each profiler what it costs, with the interval of the ratio."""
+    ratios, intervals = summary["profiler_overhead"], summary["profiler_overhead_interval"]
+    return [
+        _slowdown(title, ratios[name], intervals.get(name))
+        for name, title in PROFILERS.items()
+        if ratios.get(name) is not None
+    ]
+
+
+def _slowdown(profiler: str, ratio: float, interval: list[float] | None) -> str:
+    """Say what a profiler costs. A ratio that may be 1, or is below 1, is noise."""
+    low, high = interval or (ratio, ratio)
+    if ratio <= 1 or low <= 1:
+        return f"{profiler} adds no measurable time"
+    between = f" ({low:.2f} to {high:.2f})" if interval else ""
+    return f"{profiler} makes the step {ratio:.2f} times as long{between}"
 
 
 def advice_of(finding: Json) -> str:

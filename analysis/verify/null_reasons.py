@@ -25,6 +25,13 @@ def clock_notices(recording: Recording) -> list[Notice]:
             f"their errors of {limit * 1e-6:.3f} ms: waits between hosts may be wrong by that much"
         )
         notices.append(Notice(kind="clock_disagreement", rank=rank, message=text))
+    if recording.independent:
+        text = (
+            "the ranks share no collective, so each trains on its own: is the model wrapped in "
+            "DistributedDataParallel? Throughput adds up the ranks"
+        )
+        notices.append(Notice(kind="independent_ranks", message=text))
+        return notices
     for rank in sorted(clock.unaligned) if clock.method != "none" else []:
         text = f"rank {rank}: shares no synchronising collective with the others; its clock cannot be compared"
         notices.append(Notice(kind="unaligned_rank", rank=rank, message=text))

@@ -11,14 +11,18 @@ import numpy as np
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.job import late_rank, slow_steps
+from rankscope.analysis.job.cpu_use import CpuUse, data_wait_ms
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.job.timed_calls import TimedCalls, by_size, match, read_calls
+from rankscope.analysis.job.variation import of_steps
 from rankscope.analysis.job.window import Window
 from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.measure.recording import Recording
+from rankscope.analysis.measure.stragglers import NO_COLLECTIVE
 from rankscope.analysis.read import pass_steps
 from rankscope.analysis.verify import plain_pass
+from rankscope.analysis.verify.overhead import Interval, ratio_interval
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
 
 PASSES = ("timed", "torch", "light", "nsys")
@@ -32,11 +36,16 @@ class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
     overhead: dict[str, float | None] = msgspec.field(
         default_factory=lambda: dict.fromkeys(PASSES)
     )  # of each pass: its step / the plain step
+    overhead_interval: dict[str, Interval | None] = {}  # of these ratios
     verdict: JobVerdict | None = None  # which rank is late; None: no window can tell
     slow: SlowSteps | None = None  # steps far from the usual one; None: there are none
     calls: list[dict[str, Any]] = []  # the timed collectives by group, kind and size
     extra_ms: float | None = None  # what the analysed pass adds to a step
     loader_cpu: tuple[float, int] | None = None  # see loader.on_cpu
+    cpu: CpuUse | None = None  # what the ranks' threads did with the cores
+    data_wait_ms: float | None = None  # mean wait for a batch, on the rank that waits longest; None: unknown
+    steps_vary_ms: float | None = None  # the interquartile range of plain steps
+    on_cpu: bool = False  # whether the ranks computed on CPUs
     script: bool = False  # whether the job is a script of the user's
 
     @property
@@ -63,26 +72,42 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     base = found.step_ns()
     slowed = {name: None if steps is None else steps.step_ns() for name, steps in traced.items()}
     overheads = {name: round(step_ns / base, 4) if base and step_ns else None for name, step_ns in slowed.items()}
-    notices += _distortion(recording, overheads)
+    plain_times = plain_pass.step_times(found)
+    intervals = {
+        name: None if steps is None else ratio_interval(plain_pass.step_times(steps), plain_times)
+        for name, steps in traced.items()
+    }
+    notices += _distortion(recording, overheads, intervals[recording.profiler])
     rate = plain_pass.throughput(found, config)
     if config is not None and rate is not None and rate.mfu is None:
         text = "mfu is null: the dense peak of this device and arithmetic is not known"
         if config.script is not None:
             text = "mfu is null: how many FLOPs the script's model takes is not known"
         notices.append(Notice(kind="unknown_gpu_peak", level="info", message=text))
+    plain = pass_steps.read_pass(run_dir.for_pass("plain"), None)
+    window = None if plain is None else Window.of(plain)
+    cpu = None if window is None else CpuUse.of(window)
+    notices += _shared_cores(cpu, recording.options.limits)
     traced_ns = slowed[recording.profiler]
     verdict, calls, slow = _job(run_dir, recording.options.limits)
     verdict = (
         None if verdict is None else _of_all_ranks(verdict, set(found.ranks), plain_pass.world_size(found, config))
     )
+    if verdict is not None and recording.independent:
+        verdict = JobVerdict(verdict="undetermined", window=verdict.window, reason=NO_COLLECTIVE)
     without = Unprofiled(
         ranks=sorted(found.ranks),
         throughput=rate,
         overhead=overheads,
+        overhead_interval=intervals,
         verdict=verdict,
         slow=slow,
         calls=[] if calls is None else by_size(calls),
         loader_cpu=on_cpu(found),
+        cpu=cpu,
+        steps_vary_ms=None if rate is None else of_steps(plain_times),
+        data_wait_ms=None if window is None else data_wait_ms(window),
+        on_cpu=all(info.get("device") == "cpu" for info in found.info.values()),
         script=script,
         extra_ms=(traced_ns - base) * 1e-6 if base and traced_ns else None,
     )
@@ -133,7 +158,7 @@ def _unreadable(run_dir: RunDir) -> list[Notice]:
     return notices
 
 
-def _distortion(recording: Recording, overheads: dict[str, float | None]) -> list[Notice]:
+def _distortion(recording: Recording, overheads: dict[str, float | None], interval: Interval | None) -> list[Notice]:
     """Return what has to be said when the analysed step, or that of the torch pass beside it, is not the plain one."""
     own, full, limit = overheads[recording.profiler], overheads["torch"], recording.options.limits.distorts
     notices = []
@@ -143,13 +168,33 @@ def _distortion(recording: Recording, overheads: dict[str, float | None]) -> lis
             "device activities alone; operators and modules are those of the torch pass"
         )
         notices.append(Notice(kind="light_pass", level="info", message=text, details={"overhead": full}))
-    if own is not None and own > limit:
+    low, high = interval or (own or 1.0, own or 1.0)
+    if high < 1:
+        text = (
+            f"traced steps are shorter than plain ones ({low:.2f} to {high:.2f} times as long), so something else "
+            "changed between the two windows: do not compare their times"
+        )
+        notices.append(Notice(kind="windows_disagree", message=text, details={"interval": [low, high]}))
+    if own is not None and own > limit and low > 1:
         text = (
             f"profiling makes a step {own:.2f} times as long: the breakdown is that of the traced step; what "
             "profiling added is taken off from what a fix would bring"
         )
         notices.append(Notice(kind="profiler_distorts", message=text, details={"overhead": own}))
     return notices
+
+
+def _shared_cores(cpu: CpuUse | None, limits: Limits) -> list[Notice]:
+    """Return what has to be said when ranks did not get the CPU time that they wanted."""
+    if cpu is None or cpu.got[cpu.least] >= limits.cpu_got:
+        return []
+    others = f" (rank {cpu.least}; others up to {max(cpu.got.values()):.0%})" if len(cpu.got) > 1 else ""
+    text = (
+        f"the thread of the steps got {cpu.got[cpu.least]:.0%} of the CPU time it wanted{others}: other threads or "
+        "processes use its cores, and times vary with them"
+    )
+    got = {str(rank): round(share, 4) for rank, share in cpu.got.items()}
+    return [Notice(kind="cores_shared", message=text, details={"cpu_got": got})]
 
 
 def _config(recording: Recording) -> tuple[RunConfig | None, list[Notice]]:

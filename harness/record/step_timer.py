@@ -22,6 +22,7 @@ from rankscope.conf.contract import (
     RangeName,
     StepRow,
 )
+from rankscope.harness.record.core_wait import CoreWait
 
 
 @dataclass(slots=True)
@@ -38,6 +39,10 @@ class _Step:
     ranges_ns: dict[RangeName, int] = field(default_factory=dict)
     host_ranges_ns: dict[RangeName, int] = field(default_factory=dict)  # how long the host was in device ranges
     host_ahead: bool | None = None
+    cpu_began_ns: int = 0  # the thread's CPU time
+    core_wait_began_ns: int | None = None  # `CoreWait.read`
+    cpu_ns: int | None = None
+    core_wait_ns: int | None = None
     data_cpu_ns: int = 0  # CPU time of this thread while it waited for batches, as a loader without workers needs it
     spans: list[tuple[RangeName, torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
     computed: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)  # begin as in `spans`
@@ -60,6 +65,8 @@ class _Step:
             "start_ns": self.start_ns,
             "host_ns": self.host_ns,
             "device_ns": self.device_ns,
+            "cpu_ns": self.cpu_ns,
+            "core_wait_ns": self.core_wait_ns,
             "data_wait_ns": data_wait_ns,
             "data_cpu_ns": self.data_cpu_ns if waits_known else None,
             **{RANGE_COLUMNS[name]: self.ranges_ns.get(name) for name in DEVICE_RANGES},
@@ -88,6 +95,7 @@ class StepTimer:
         self._pool: list[torch.cuda.Event] = []
         self._draining = threading.Lock()  # the thread that saves on a signal may call `rows`
         self._range_ns = self._range_cpu_ns = 0
+        self._cores = CoreWait()
         self.waits_known = True  # whether a step without a wait for data waited 0; otherwise it is null
         self._range_event: torch.cuda.Event | None = None
         self._range: RangeName | None = None  # the open range
@@ -106,6 +114,7 @@ class StepTimer:
         if self._current is not None:
             self._close(self._current, now, event, owns_last=False)
         self._current = _Step(step, phase, time.time_ns(), now, event)
+        self._current.cpu_began_ns, self._current.core_wait_began_ns = time.thread_time_ns(), self._cores.read()
 
     def enter(self, name: RangeName) -> None:
         """Open the range `name`; ranges do not nest."""
@@ -225,6 +234,10 @@ class StepTimer:
 
     def _close(self, step: _Step, now: int, event: torch.cuda.Event | None, *, owns_last: bool) -> None:
         step.host_ns = now - step.began_ns
+        waited = self._cores.read()
+        if waited is not None and step.core_wait_began_ns is not None:
+            step.cpu_ns = time.thread_time_ns() - step.cpu_began_ns
+            step.core_wait_ns = waited - step.core_wait_began_ns
         step.last, step.owns_last = event, owns_last
         self._pending.append(step)
         self._current = None

@@ -47,6 +47,8 @@ class Plan:
     seq_of_process: bool = False  # Seq counts the calls of all groups of a process, and rank 0 has one group more
     lost_on: int | None = None  # on this rank the profiler lost a part of the records
     restart: bool = False  # the numbers of steps begin again in the middle
+    everywhere: dict[str, int] = field(default_factory=dict)  # further time (ns) by kind, on every rank in every step
+    transfers: bool = True  # False: reducing takes no time
     linked: bool = True  # False: kernels of collectives do not say which call launched them
 
 
@@ -125,7 +127,8 @@ def simulate(plan: Plan, folder: Path) -> Truth:
     ranks = [_Rank(plan, rank) for rank in range(plan.world)]
     begin = np.full(plan.world, _START)
     base = rng.integers(2, 6, size=plan.buckets + 2) * MS  # forward, each bucket's backward, optimizer
-    transfers = rng.integers(1, 4, size=plan.buckets) * 300 * US
+    transfers = rng.integers(1, 4, size=plan.buckets) * 300 * US + plan.everywhere.get("transfer", 0)
+    transfers = transfers * int(plan.transfers)
     truth = Truth(waits={}, transfers={}, step_ns=0, first_step=4)
     ends: list[int] = []
     for step in range(3, 4 + plan.steps):  # step 3 lies before the window
@@ -158,9 +161,10 @@ def _step(
     jitter = rng.integers(0, 60, size=(plan.world, plan.buckets + 2)) * US
     clock = begin.copy()
     for rank, log in enumerate(ranks):
-        wait = 50 * US + _planted(plan, rank, step, "data")
-        gap = 30 * US + _planted(plan, rank, step, "host")
-        copy = 40 * US + _planted(plan, rank, step, "copy")
+        more = plan.everywhere
+        wait = 50 * US + _planted(plan, rank, step, "data") + more.get("data", 0)
+        gap = 30 * US + _planted(plan, rank, step, "host") + more.get("host", 0)
+        copy = 40 * US + _planted(plan, rank, step, "copy") + more.get("copy", 0)
         start = int(clock[rank])
         if window:
             log.add("user_annotation", "data_wait", start, start + wait, 4242)
@@ -168,7 +172,7 @@ def _step(
         log.work("Memcpy HtoD (Pinned -> Device)", at, at + copy, 7, window)
         forward = int(base[0] + jitter[rank, 0]) + _planted(plan, rank, step, "compute")
         log.work("gemm_forward", at + copy, at + copy + forward, 7, window)
-        clock[rank] = at + copy + forward
+        clock[rank] = _hold_up(log, at + copy + forward, forward, more)
     if plan.tensor > 1:
         _reduce_tensors(plan, ranks, step, clock, rng, window)
     comm_free = clock.copy()
@@ -188,6 +192,18 @@ def _step(
             log.add("user_annotation", name, *host, 4242)
         clock[rank] = end
     return clock
+
+
+def _hold_up(log: _Rank, at: int, forward: int, more: dict[str, int]) -> int:
+    """Let the host wait for the device, or the allocator for the driver; the device then has nothing to do."""
+    sync, malloc = min(forward, more.get("sync", 0)), more.get("malloc", 0)
+    if sync:  # blocks during the forward pass, as long as the device is idle afterwards
+        log.correlation += 1
+        log.add("cuda_runtime", "cudaDeviceSynchronize", at - sync, at, 4242, correlation=log.correlation)
+    if malloc:
+        log.correlation += 1
+        log.add("cuda_runtime", "cudaMalloc", at + sync, at + sync + malloc, 4242, correlation=log.correlation)
+    return at + sync + malloc
 
 
 _NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -296,11 +312,13 @@ def random_job(seed: int) -> Plan:
     tensor = int(rng.choice([1, 1, 2, 4]))
     world = tensor * int(rng.choice([2, 2, 3, 4, 5, 6, 8, 12, 16]))
     fault = str(rng.choice(["none", *FAULTS]))
-    # Late are whole tensor groups or single ranks, at most half of the ranks.
-    late = rng.permutation(world)[: int(rng.integers(1, max(1, world // 2) + 1))] if rng.random() < 0.5 else [0]
+    # Late are whole tensor groups or single ranks: in two of three jobs with several late ones at most half of them.
+    several, most = rng.random() < 0.5, rng.random() < 1 / 3
+    late = rng.permutation(world)[: int(rng.integers(1, max(1, world - 1 if most else world // 2) + 1))].tolist()
+    late = late if several else late[:1]
     if tensor > 1:
         groups = world // tensor
-        chosen = rng.permutation(groups)[: int(rng.integers(1, max(1, groups // 2) + 1))]
+        chosen = rng.permutation(groups)[: int(rng.integers(1, max(1, groups - 1 if most else groups // 2) + 1))]
         late = [group * tensor + place for group in chosen for place in range(tensor)]
     offset = [0, 0, 3 * US, MS, 1000 * MS]
     return Plan(

@@ -256,3 +256,14 @@ def test_full_keeps_every_original_event(tmp_path: Path) -> None:
 def test_other_traces_load_without_a_dropped_slice(name: str, tmp_path: Path) -> None:
     with TraceProcessor(written(name, tmp_path)) as processor:
         healthy(processor)
+
+
+@pytest.mark.parametrize("took_us", [0.02, 0.001, 40])
+def test_a_window_of_nanoseconds_is_drawn(took_us: float, tmp_path: Path) -> None:
+    """At today's nanoseconds since 1970 a float64 is exact to 256 ns only: edges of pixels must not come from it."""
+    args = {"device": 0, "stream": 1, "correlation": 1}
+    record = {"ph": "X", "cat": "kernel", "name": "Kernel", "pid": 0, "tid": 1, "ts": 88511388202.785, "dur": took_us}
+    trace = {"baseTimeNanoseconds": 1_775_078_550_000_000_000, "traceEvents": [record | {"args": args}]}
+    (tmp_path / "rank0.json").write_text(json.dumps(trace))
+    assert main([str(tmp_path / "rank0.json"), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "figures" / "timeline.png").stat().st_size > 1000

@@ -8,7 +8,7 @@ from rankscope.analysis.explain.gain_limit import Room
 from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.read.pass_steps import PassSteps
 
-from ..explain.made_facts import LIMITS, MS, activity, all_reduces, facts, found, late, steps, syncs
+from ..explain.made_facts import LIMITS, MS, activity, all_reduces, config, facts, found, late, steps, syncs
 
 
 def test_what_profiling_added_is_not_promised() -> None:
@@ -60,7 +60,7 @@ def test_what_profiling_added_is_taken_off_once() -> None:
 def test_workers_are_advised_where_the_loader_waits_or_cores_are_left(
     share: float, spare: int, overrides: list[str]
 ) -> None:
-    said = found(facts(steps(data_stall=[30, 30]), loader_cpu=(share, spare)))["data_stall"]
+    said = found(facts(steps(data_stall=[30, 30]), loader_cpu=(share, spare), config=config()))["data_stall"]
     assert (said.overrides, said.recoverable_ms) == (overrides, 30.0)
 
 
