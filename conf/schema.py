@@ -4,6 +4,7 @@ Every value is checked before anything starts. An error names the key, the value
 Hydra composes the plain data in `launch`. Ranks and analysis read the resolved `config.yaml` and do not use Hydra.
 """
 
+import functools
 import json
 import shlex
 from collections.abc import Mapping
@@ -123,15 +124,22 @@ def load_config(path: Path) -> RunConfig:
 
     Keys are not checked against each other again. The launcher did that, with the defaults of its version.
     """
-    data: Any = None
     try:
-        data = yaml.load(read_bytes(path), _Plain)
-        return msgspec.convert(_known(data, RunConfig), RunConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {describe(error, data, RunConfig)}") from None
+        return _config_of(read_bytes(path))
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
     except (OSError, ValueError, yaml.YAMLError, TypeError, RecursionError) as error:
         said = " ".join(str(error).split())  # YAML errors have several lines
         raise ConfigError(f"{path}: cannot be read as a rankscope configuration ({said})") from None
+
+
+@functools.lru_cache(maxsize=16)  # an analysis asks for the same settings in several places
+def _config_of(text: bytes) -> RunConfig:
+    data = yaml.load(text, _Plain)
+    try:
+        return msgspec.convert(_known(data, RunConfig), RunConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(describe(error, data, RunConfig)) from None
 
 
 def _known(data: Any, section: type[Section]) -> Any:

@@ -65,6 +65,9 @@ def read_steps(rank_dir: RankDir) -> pa.Table:
 def _possible(column: pa.ChunkedArray, kind: type) -> pa.ChunkedArray:
     """Return a column with null for negative times, counts and sizes, and for numbers that no sum can hold."""
     least, most = (0, 1 << 62) if kind is int else (-1e30, 1e30)
+    found = pc.min_max(column).as_py()
+    if kind is int and (found["min"] is None or (least <= found["min"] and found["max"] <= most)):
+        return column
     fits = pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
     return pc.if_else(fits, column, pa.scalar(None, column.type))
 
