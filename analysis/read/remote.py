@@ -14,6 +14,7 @@ from typing import Any
 
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.conf.files import replacing, write_json
+from rankscope.conf.typed_json import read_object
 from rankscope.conf.user_cache import user_folder
 
 _WANTED = (".json", ".json.gz", ".tmp", ".sqlite", ".nsys-rep", ".qdstrm", ".parquet", ".yaml")
