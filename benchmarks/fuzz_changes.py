@@ -164,7 +164,7 @@ def change_database(data: bytes, chance: random.Random, statements: Callable[...
             value = chance.choice([item for item in VALUES if _fits(item)])
             database.execute(statement, {"value": value} if ":value" in statement else {})
         return database.serialize()
-    except (sqlite3.Error, OverflowError, IndexError, UnicodeError):
+    except (sqlite3.Error, OverflowError, IndexError, UnicodeError, MemoryError):
         raise Skipped from None
     finally:
         database.close()

@@ -81,6 +81,8 @@ class SweepDir:
             record = msgspec.convert(read_json(self.record), SweepRecord)
         except (OSError, ValueError, msgspec.ValidationError):
             raise RunDirError(f"{self.record}: not a rankscope sweep record") from None
+        if any(point.id != Path(point.id).name or point.id in ("", "..") for point in record.points):
+            raise RunDirError(f"{self.record}: the id of a point is not a plain name")
         if record.layout > LAYOUT_VERSION:
             raise RunDirError(f"{self.record}: layout {record.layout} is newer than this rankscope reads; update it")
         return record

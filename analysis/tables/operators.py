@@ -185,12 +185,12 @@ def _parents(host: Table) -> Column:
 
 def _through_ranges(host: Table, parent: Column) -> Column:
     """Return for each row the operator it is nested in, skipping named ranges in between."""
-    holder = parent.copy()
-    while True:
-        ranges = (holder >= 0) & (host["annotation"][np.maximum(holder, 0)] == 1)
-        if not ranges.any():
-            return holder
-        holder[ranges] = parent[holder[ranges]]
+    beyond = np.where(host["annotation"] == 1, parent, np.arange(len(host)))
+    while True:  # each round doubles how far it looks
+        further = np.where(beyond >= 0, beyond[np.maximum(beyond, 0)], -1)
+        if np.array_equal(further, beyond):
+            return np.where(parent >= 0, beyond[np.maximum(parent, 0)], -1)
+        beyond = further
 
 
 def _device_time(data: RankData, host: Table, parent: Column, steps: list[int]) -> tuple[Column, Column]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rankscope.analysis.core.notices import Notice, UnreadableTraceError
 from rankscope.analysis.core.table import UNKNOWN, Column
+from rankscope.analysis.read.decode import short_name
 from rankscope.analysis.read.nsys.guard import guard
 from rankscope.conf.files import open_regular
 
@@ -116,7 +117,7 @@ class Export:
             part = wanted[at : at + 500]
             marks = ",".join("?" * len(part))
             found |= {
-                self.whole(key): str(value)
+                self.whole(key): short_name(str(value))
                 for key, value in self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", part)
             }
         return found
