@@ -69,7 +69,7 @@ def _integer(value: Any) -> int:
     return UNKNOWN
 
 
-_LONGEST_NAME = 2000  # characters; searching longer ones for patterns takes seconds
+_LONGEST_NAME = 4000  # characters; kernels of nested templates have 3000, searching longer names takes seconds
 
 
 def short_name(text: str) -> str:
