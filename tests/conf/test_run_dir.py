@@ -89,3 +89,11 @@ def test_the_id_of_a_point_is_a_plain_name(name: str, tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text(json.dumps({"overrides": [], "points": [{"id": name, "overrides": []}]}))
     with pytest.raises(RunDirError, match="not a plain name"):
         SweepDir(tmp_path).read()
+
+
+@pytest.mark.parametrize(("count", "says"), [(2, "the same folder"), (5000, "more than")])
+def test_points_that_a_sweep_only_claims_are_refused(count: int, says: str, tmp_path: Path) -> None:
+    points = [{"id": str(number), "overrides": [], "folder": "000"} for number in range(count)]
+    (tmp_path / "sweep.json").write_text(json.dumps({"overrides": [], "points": points}))
+    with pytest.raises(RunDirError, match=says):
+        SweepDir(tmp_path).read()
