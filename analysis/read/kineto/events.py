@@ -255,6 +255,10 @@ class EventReader:
             self._note(kind, f"{_REPAIRED[kind]} ({count} times); the rest of each record is used", count=count)
         if head.rstrip().endswith(b"[") and head.lstrip()[:1] == b"[":
             return  # a bare array has no metadata
+        size = len(head) + len(tail or b"")
+        if size > _MOST_METADATA:
+            self._note("metadata_too_large", f"{size >> 20} MiB of metadata were left out: its rank is unknown")
+            return
         text, _ = repair(head + (tail if tail is not None else b"]}"))
         pairs = unique_keys(self.label)
         try:
@@ -285,6 +289,7 @@ class EventReader:
 
 
 _TRIES = 20
+_MOST_METADATA = 16 << 20  # bytes; as Python objects they take fifty times as much
 _ARRAY_ENDS = re.compile(rb"\s*\]")
 _REPAIRED = {
     "invalid_bytes_replaced": "bytes that are not UTF-8, or control characters, were replaced",
