@@ -258,7 +258,7 @@ def _why_none(found: sources.Sources) -> str:
         return f"its status is {status}: the run has not ended, or its launcher was killed"
     if status != "completed":
         failure = record.get("failure") or {}
-        return f"its status is {status}: {str(failure.get('message', 'no cause is known')).splitlines()[0]}"
+        return f"its status is {status}: {failure.get('message', 'no cause is known')}"
     return "record one with passes=[plain,torch]"
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.conf.files import read_bytes
 from rankscope.conf.monitor_dir import MonitorDir
 
 
@@ -20,7 +21,10 @@ def monitor_steps(folder: Path | str) -> pd.DataFrame:
         for part in rank_dir.parts():
             if part.suffix == ".jsonl" and part.with_suffix(".parquet").exists():
                 continue  # the process died between writing the Parquet file and removing the lines
-            table = pq.read_table(part).to_pandas() if part.suffix == ".parquet" else _lines(part)
+            try:
+                table = pq.read_table(part).to_pandas() if part.suffix == ".parquet" else _lines(part)
+            except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
+                raise AnalysisError(f"{part}: cannot be read ({error}); remove it to have the other steps") from None
             tables.append(table.assign(rank=rank))
     tables = [table for table in tables if len(table)]
     if not tables:
@@ -31,7 +35,7 @@ def monitor_steps(folder: Path | str) -> pd.DataFrame:
 
 def _lines(path: Path) -> pd.DataFrame:
     rows = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in read_bytes(path).split(b"\n"):
         try:
             rows.append(msgspec.json.decode(line, type=dict))
         except msgspec.DecodeError:  # cut off

@@ -43,6 +43,9 @@ ENDED: Stage = "ended"
 RECORDED: tuple[Stage, ...] = ("done", ENDED)
 STACKS = signal.SIGRTMAX - 2  # makes a rank write the Python stacks of its threads
 
+# The variable with the folder for the sockets of a rank's worker processes. The launcher removes it with the run.
+SOCKETS = "RANKSCOPE_SOCKETS"
+
 # NCCL's Flight Recorder: the variable that sizes its buffer, in newer and in older releases of torch.
 RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RECORDER_ENTRIES = 20_000

@@ -6,6 +6,7 @@ without end, no link, which could show a file of the reader's, and no more than 
 
 import errno
 import json
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 64 << 20  # of a file that is read as a whole, such as rank.json
+_MOST_DIGITS = 300  # of an integer; a double holds no larger number
 
 
 @contextmanager
@@ -66,11 +68,25 @@ def open_regular(path: Path, *, follow: bool = False) -> int:
 
 
 def read_json(path: Path, *, follow: bool = False) -> Any:
-    """Read JSON. Raises `OSError`, or `ValueError` if the text is not JSON or is nested too deep."""
+    """Read JSON; numbers that no file of ours holds (NaN, infinity, thousands of digits) are null.
+
+    Raises `OSError`, or `ValueError` if the text is not JSON or is nested too deep.
+    """
     try:
-        return json.loads(read_bytes(path, follow=follow))
+        return json.loads(
+            read_bytes(path, follow=follow), parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole
+        )
     except RecursionError:
         raise ValueError(f"{path}: nested too deep") from None
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def _whole(text: str) -> int | None:
+    return int(text) if len(text) <= _MOST_DIGITS else None
 
 
 def write_json(path: Path, value: Any) -> None:

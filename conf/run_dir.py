@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from rankscope.conf.contract import PassName
-from rankscope.conf.files import read_json, write_json
+from rankscope.conf.files import write_json
+from rankscope.conf.typed_json import read_object
 
 LAYOUT_VERSION = 1
 # Values of run.json that have another type are left out: a run folder may come from anybody.
 _RECORDED: dict[str, Any] = {
-    "overrides": list, "failure": dict | None, "passes": dict, "status": str, "start": str | None, "end": str | None,
+    "layout": int,
+    "overrides": list[str], "failure": dict[str, Any] | None, "passes": dict[str, str], "status": str,
+    "start": str | None, "end": str | None,
 }  # fmt: skip
 
 _RANK_DIGITS = 8  # folder names with this many digits or more are not ranks
@@ -269,8 +272,8 @@ class RunDir:
     def read_record(self) -> dict[str, Any]:
         """Read run.json. Raises `RunDirError` if it is missing, broken or of a newer layout."""
         try:
-            raw: dict[str, Any] = read_json(self.record)
-            version = raw["layout"]
+            record = read_object(self.record, _RECORDED)
+            version = record["layout"]
             newer = version > LAYOUT_VERSION
         except (OSError, ValueError, KeyError, TypeError):
             raise RunDirError(f"{self.record}: not a rankscope run record") from None
@@ -278,11 +281,6 @@ class RunDir:
             raise RunDirError(
                 f"{self.record}: layout {version} is newer than this rankscope reads ({LAYOUT_VERSION}); update it"
             )
-        record: dict[str, Any] = {
-            key: value for key, value in raw.items() if isinstance(value, _RECORDED.get(key, object))
-        }
-        if "overrides" in record:
-            record["overrides"] = [item for item in record["overrides"] if isinstance(item, str)]
         return record
 
     def write_record(self, **changes: Any) -> None:

@@ -4,6 +4,7 @@ Every value is checked before anything starts. An error names the key, the value
 Hydra composes the plain data in `launch`. Ranks and analysis read the resolved `config.yaml` and do not use Hydra.
 """
 
+import functools
 import json
 import shlex
 from collections.abc import Mapping
@@ -28,6 +29,7 @@ from rankscope.conf.sections import (
     OptimizerConfig,
     PrecisionConfig,
     ProfileConfig,
+    RankCount,
     ScenarioConfig,
     ScriptArgument,
     Section,
@@ -51,7 +53,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     run_dir: str | None = None  # null: a new folder under runs_dir
     passes: list[PassName] = msgspec.field(default_factory=lambda: ["plain", "timed", "torch", "detail"])
     separate: bool = False  # each pass in its own processes; otherwise plain, timed, torch and detail share one start
-    world_size: Count = 1
+    world_size: RankCount = 1
     batch_size: Count | None = 8  # per rank and micro-step; null if global_batch_size is set
     global_batch_size: Count | None = None  # over all ranks and micro-steps of an optimizer step
     repeats: Count = 1  # of the plain pass, each in new processes; a sweep uses 3
@@ -108,22 +110,39 @@ def parse_config(data: Mapping[str, Any]) -> RunConfig:
     return config
 
 
+_MOST_BYTES = 1 << 18  # of a config.yaml, which has two thousand; reading YAML takes a second for 100 kB
+
+
 def load_config(path: Path) -> RunConfig:
     """Read a resolved `config.yaml`, also that of another version: keys that this one does not know are left out.
 
     Keys are not checked against each other again. The launcher did that, with the defaults of its version.
     """
+    try:
+        found = _config_of(read_bytes(path))
+    except OSError as error:
+        found = f"cannot be read as a rankscope configuration ({error})"
+    if isinstance(found, str):
+        raise ConfigError(f"{path}: {found}")
+    return found
+
+
+@functools.lru_cache(maxsize=16)  # an analysis asks for the same settings in several places
+def _config_of(text: bytes) -> RunConfig | str:
+    """Return the settings, or what is wrong with the text."""
     from rankscope.conf import plain_yaml  # takes longer to import than all of conf, and most commands read no YAML
 
     data: Any = None
     try:
-        data = plain_yaml.load(read_bytes(path))
+        if len(text) > _MOST_BYTES:
+            raise ValueError(f"{len(text)} bytes are more than {_MOST_BYTES}")
+        data = plain_yaml.load(text)
         return msgspec.convert(_known(data, RunConfig), RunConfig)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{path}: {describe(error, data, RunConfig)}") from None
-    except (OSError, ValueError, plain_yaml.Error, TypeError, RecursionError) as error:
+        return describe(error, data, RunConfig)
+    except (ValueError, plain_yaml.Error, TypeError, RecursionError) as error:
         said = " ".join(str(error).split())  # YAML errors have several lines
-        raise ConfigError(f"{path}: cannot be read as a rankscope configuration ({said})") from None
+        return f"cannot be read as a rankscope configuration ({said})"
 
 
 def _known(data: Any, section: type[Section]) -> Any:

@@ -17,6 +17,7 @@ import msgspec
 from rankscope.conf.files import read_json, write_json
 from rankscope.conf.run_dir import LAYOUT_VERSION, RunDir, RunDirError, Status
 
+MOST_POINTS = 4096  # of a sweep
 PointStatus = Status | Literal["pending"]
 
 
@@ -81,6 +82,13 @@ class SweepDir:
             record = msgspec.convert(read_json(self.record), SweepRecord)
         except (OSError, ValueError, msgspec.ValidationError):
             raise RunDirError(f"{self.record}: not a rankscope sweep record") from None
+        if any(point.id != Path(point.id).name or point.id in ("", "..") for point in record.points):
+            raise RunDirError(f"{self.record}: the id of a point is not a plain name")
+        if len(record.points) > MOST_POINTS:
+            raise RunDirError(f"{self.record}: {len(record.points)} points are more than {MOST_POINTS}")
+        folders = [point.folder for point in record.points if point.folder is not None]
+        if len(set(folders)) < len(folders):
+            raise RunDirError(f"{self.record}: two points have the same folder")
         if record.layout > LAYOUT_VERSION:
             raise RunDirError(f"{self.record}: layout {record.layout} is newer than this rankscope reads; update it")
         return record

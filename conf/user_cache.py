@@ -4,6 +4,7 @@ import atexit
 import functools
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -35,7 +36,8 @@ def _of_this_process() -> Path:
 def path_for(folder: Path, host: str, device: str, backend: str, world_size: int) -> Path:
     """Return the ceilings file of one host, device type, backend and number of ranks."""
     key = hashlib.sha256(repr((host, device, backend, world_size)).encode()).hexdigest()[:12]
-    return folder / f"{host}-{backend}-{world_size}-{key}.json"
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", f"{host}-{backend}")[:100]  # a recording states them: it may hold anything
+    return folder / f"{plain}-{world_size}-{key}.json"
 
 
 def cache_folder() -> Path:

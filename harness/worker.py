@@ -3,10 +3,12 @@
 import logging
 import os
 import signal
+from multiprocessing import current_process
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
+from rankscope.conf.contract import SOCKETS
 from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.harness.group.interrupt import SIGNALS, saving
 from rankscope.harness.group.process_group import die_with_parent
@@ -33,6 +35,8 @@ def main(arguments: list[str]) -> None:
     if "RANKSCOPE_UMASK" in os.environ:  # nsys clears the umask, which would make the files writable for everybody
         os.umask(int(os.environ["RANKSCOPE_UMASK"], 8))
     rank_dir.path.mkdir(parents=True, exist_ok=True)
+    if SOCKETS in os.environ:  # otherwise a rank that is killed leaves a folder pymp-... behind
+        current_process()._config["tempdir"] = os.environ[SOCKETS]  # type: ignore[attr-defined]
     if not under_nsys():  # its parent is a short-lived helper of nsys; launch/run/nsys_shield.py takes care of it
         die_with_parent()
     log_to(rank_dir)

@@ -31,6 +31,9 @@ _VIOLATIONS_IF_ASSUMED = 0.04  # the same in a group that no record names
 _NOISE_NS = {"device": 100_000, "cpu": 3_000_000}  # by which a call may break causality: errors of stamps and ends
 _LOOSE = 0.5  # spread of the ends of a call, as a share of its shortest record, from which they are no common end
 _LOOSE_NS = 500_000
+_FEW_GROUPS = 8  # that contradict the others, which are looked at one by one
+_MOST_GROUPS = 4096
+TOO_MANY = "(further groups)"  # stands for them among the unpaired ones
 _CLEARLY = 5  # times by which the clocks of one hypothesis must differ less than those of another
 
 
@@ -76,7 +79,13 @@ def pair(ranks: Sequence[RankData]) -> Pairing:
     unpaired: dict[str, str] = {}
     notices: list[Notice] = []
     following = 0
-    for code, rows in group_by.positions(records["group_id"]).items():
+    groups = group_by.positions(records["group_id"])
+    if len(groups) > _MOST_GROUPS:
+        text = f"{len(groups)} groups: only the {_MOST_GROUPS} with the most collectives are paired"
+        notices.append(Notice(kind="groups_unknown", message=text))
+        unpaired[TOO_MANY] = "there are too many groups"
+        groups = dict(sorted(groups.items(), key=lambda item: -len(item[1]))[:_MOST_GROUPS])
+    for code, rows in groups.items():
         name = records.words["group_id"][code]
         found = _choose(records.take(rows), ranks)
         if isinstance(found, str):
@@ -91,7 +100,7 @@ def pair(ranks: Sequence[RankData]) -> Pairing:
     ordinal = np.where(call >= 0, call - _first_of_group(records["group_id"], call), -1)
     call = np.where(whole_calls(records, call), call, -1)
     calls, alignment = _on_one_clock(records.with_columns(call=call, ordinal=ordinal), ranks, unpaired)
-    notices += [_unpaired(name, why) for name, why in unpaired.items()]
+    notices += [_unpaired(name, why) for name, why in unpaired.items() if name != TOO_MANY]
     return Pairing(calls=calls, alignment=alignment, unpaired=unpaired, notices=notices)
 
 
@@ -105,27 +114,31 @@ def _first_of_group(group: Column, call: Column) -> Column:
 
 
 def _on_one_clock(records: Table, ranks: Sequence[RankData], unpaired: dict[str, str]) -> tuple[Table, Alignment]:
-    """Align the ranks. A group that breaks causality on the clock of all groups is added to `unpaired`."""
+    """Align the ranks. A group that breaks causality on the clock of all groups is added to `unpaired`.
+
+    Without the worst group the others may agree, so one at a time is taken away; half of them if there are many.
+    """
     while True:
         calls = records.sort("call", "rank")
         alignment = align(calls, ranks)
-        worst = _worst_group(calls, alignment, ranks)
-        if worst is None:
+        worst = _worst_groups(calls, alignment, ranks)
+        if not worst:
             return calls, alignment
-        unpaired[records.words["group_id"][worst]] = "they contradict the clock that follows from the other groups"
-        records = records.with_columns(call=np.where(records["group_id"] == worst, -1, records["call"]))
+        taken = worst[: max(1, len(worst) // 2 if len(worst) > _FEW_GROUPS else 1)]
+        for code in taken:
+            unpaired[records.words["group_id"][code]] = "they contradict the clock that follows from the other groups"
+        records = records.with_columns(call=np.where(np.isin(records["group_id"], taken), -1, records["call"]))
 
 
-def _worst_group(calls: Table, alignment: Alignment, ranks: Sequence[RankData]) -> int | None:
-    """Return the group with the largest share of calls that break causality, if that share is too large."""
+def _worst_groups(calls: Table, alignment: Alignment, ranks: Sequence[RankData]) -> list[int]:
+    """Return the groups in which too large a share of calls breaks causality, the largest share first."""
     paired = calls.take(calls["call"] >= 0)
     shares = {
-        code: _violations(paired.take(rows), alignment, ranks)
+        code: (*_violations(paired.take(rows), alignment, ranks), _allowed(paired.take(rows[:1])))
         for code, rows in group_by.positions(paired["group_id"]).items()
     }
-    allowed = {code: _allowed(paired.take(paired["group_id"] == code)) for code in shares}
-    bad = {code: share for code, (share, count) in shares.items() if _too_many(share, count, allowed[code])}
-    return max(bad, key=lambda code: bad[code]) if bad else None
+    bad = {code: share for code, (share, count, allowed) in shares.items() if _too_many(share, count, allowed)}
+    return sorted(bad, key=lambda code: -bad[code])
 
 
 # --- hypotheses ----------------------------------------------------------------------------------------------

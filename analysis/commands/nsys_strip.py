@@ -6,6 +6,7 @@ and other processes.
 """
 
 import os
+import re
 import sqlite3
 from pathlib import Path
 from urllib.parse import quote
@@ -42,6 +43,7 @@ _TABLES = {
         (),
     ),
 }
+_TYPE = re.compile(r"[A-Za-z ]{0,30}")  # of a column; the text could hold anything
 _NAMES = (
     ("CUPTI_ACTIVITY_KIND_KERNEL", "shortName"),
     ("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName"),
@@ -57,7 +59,7 @@ def strip(source: Path, target: Path) -> None:
         with replacing(target) as temporary:
             database = sqlite3.connect(f"file:{quote(str(temporary.resolve()))}", isolation_level=None, uri=True)
             try:
-                _copy(export, database, source)
+                _copy(export, database)
             except sqlite3.Error as error:
                 raise export.fail("damaged_export", f"cannot be copied ({error}); export it again") from None
             finally:
@@ -66,28 +68,31 @@ def strip(source: Path, target: Path) -> None:
         export.close()
 
 
-def _copy(export: Export, database: sqlite3.Connection, source: Path) -> None:
+def _copy(export: Export, database: sqlite3.Connection) -> None:
+    """Copy through the guarded reader: an export may come from anybody, and a database can hold programs."""
     database.execute("PRAGMA journal_mode = OFF")
-    database.execute("ATTACH ? AS source", (f"file:{quote(str(source.resolve()))}?mode=ro&immutable=1",))
     database.execute("BEGIN")
     for table, (rows, emptied) in _TABLES.items():
         if not export.has(table):
             continue
-        columns = [str(row[1]) for row in database.execute(f'PRAGMA source.table_info("{table}")')]
-        types = {str(row[1]): str(row[2]) for row in database.execute(f'PRAGMA source.table_info("{table}")')}
-        database.execute(f'CREATE TABLE "{table}" ({", ".join(f"{name} {types[name]}" for name in columns)})')
-        kept = ", ".join("NULL" if name in emptied else f'"{name}"' for name in columns)
-        database.execute(f'INSERT INTO main."{table}" SELECT {kept} FROM source."{table}" WHERE {rows} ORDER BY rowid')
+        declared = export.declared(table)
+        kept = ", ".join("NULL" if name in emptied else _quoted(name) for name in declared)
+        columns = (f"{_quoted(name)} {kind if _TYPE.fullmatch(kind) else ''}" for name, kind in declared.items())
+        database.execute(f"CREATE TABLE {_quoted(table)} ({', '.join(columns)})")
+        marks = ", ".join("?" * len(declared))
+        found = export.each(f"SELECT {kept} FROM {_quoted(table)} WHERE {rows} ORDER BY rowid")
+        database.executemany(f"INSERT INTO {_quoted(table)} VALUES ({marks})", found)
     if export.has("StringIds", "id", "value"):
-        used = [f'SELECT "{column}" FROM main."{table}"' for table, column in _NAMES if export.has(table, column)]
         database.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
-        if used:
-            chosen = " UNION ".join(used)
-            database.execute(
-                f"INSERT INTO main.StringIds SELECT id, value FROM source.StringIds WHERE id IN ({chosen}) ORDER BY id"
-            )
+        chosen = [f"SELECT {_quoted(column)} FROM {table}" for table, column in _NAMES if export.has(table, column)]
+        used = {row[0] for row in database.execute(" UNION ".join(chosen))} if chosen else set()
+        texts = export.each("SELECT id, value FROM StringIds ORDER BY id")
+        database.executemany("INSERT INTO StringIds VALUES (?, ?)", (row for row in texts if row[0] in used))
     database.execute("COMMIT")
-    database.execute("DETACH source")
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
 
 
 @click.command("rankscope nsys-strip")

@@ -70,13 +70,15 @@ _NO_TENSOR = re.compile(
     r"(?:conv|gemm)\w*kernel<float",
     re.I,
 )
+_TELLING = 600  # characters at the beginning of a name, after which only types follow
 _NEVER = re.compile(r"simt|[dcz]gemm|gemv|ffma|_scalar_")  # whatever else the name says
 
 
 @lru_cache(MOST_NAMES)
 def family(kernel: str) -> Family | None:
     """Return the family of a compute kernel; None if its name does not tell."""
-    return next((name for name, pattern in _FAMILIES if pattern.search(kernel)), None)
+    head = kernel[:_TELLING]
+    return next((name for name, pattern in _FAMILIES if pattern.search(head)), None)
 
 
 def is_matmul(kernel: str) -> bool:

@@ -18,8 +18,10 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
     ranks = [data for data in recording.ranks if data.complete] or recording.ranks
     run_dir, stretch = recording.run_dir, recording.stretch
     chosen = recording.steps_analysed if stretch is None else np.unique(stretch["step"]).tolist()
-    activity = Table.concat([_of_rank(data.activity, data.rank) for data in ranks])
-    syncs = Table.concat([_of_rank(data.syncs, data.rank) for data in ranks])
+    # A rank without steps beside others with steps has activity of its whole window, and no row in `steps`.
+    recorded = [data for data in ranks if (data.stretch is None) == (stretch is None)]
+    activity = Table.concat([_of_rank(data.activity, data.rank) for data in recorded])
+    syncs = Table.concat([_of_rank(data.syncs, data.rank) for data in recorded])
     steps = recording.step_table if stretch is None else stretch
     return Facts(
         steps=steps.take(np.isin(steps["step"], chosen)),

@@ -14,9 +14,9 @@ from rankscope.analysis.core.collective_kinds import collective_kind, payload_by
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.window import Matrix
-from rankscope.analysis.read.rank_info import Int
 from rankscope.conf.files import read_bytes
 from rankscope.conf.run_dir import PassDir
+from rankscope.conf.typed_json import Int
 
 
 class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,12 +88,12 @@ def match(calls: Mapping[int, RankCalls], starts: Mapping[int, tuple[Column, Col
 
     A call belongs to the step in which its lowest rank enqueued it.
     """
-    ranks = sorted(calls)
+    ranks = sorted(set(calls) & set(starts))
     keys: dict[tuple[str, int, str], dict[int, int]] = {}
     for rank in ranks:
         own = calls[rank]
         for row, key in enumerate(zip(own.group, own.seq, own.kind, strict=True)):
-            if own.duration_ns[row] is not None:
+            if (own.duration_ns[row] or 0) > 0:
                 keys.setdefault(key, {})[rank] = row
     kept = {key: rows for key, rows in keys.items() if len(rows) > 1}
     duration = np.full((len(ranks), len(kept)), np.nan)

@@ -17,6 +17,7 @@ from rankscope.analysis.rank.steps import device_windows, step_of_device_work
 from rankscope.analysis.read.rank_trace import RankTrace, end_of, launch_of
 
 MAX_DURATION = 7 * 86400 * 10**9  # ns
+MOST_DEVICES = 64  # of one process; no host has more
 CLOCK_NOISE = 1_000_000  # ns by which a kernel may seem to start before its own launch
 Note = Callable[..., None]
 
@@ -35,10 +36,14 @@ def device_tables(trace: RankTrace, launches: Table, steps: Table, note: Note) -
     devices, counts = np.unique(table["device"], return_counts=True)
     order = devices[np.argsort(-counts, kind="stable")].tolist()
     if len(order) > 1:
-        listed = ", ".join(map(str, devices.tolist()))
+        listed = ", ".join(map(str, devices.tolist()[:MOST_DEVICES]))
         text = f"work on devices {listed}; the rank's numbers are those of device {order[0]}, the others have their own"
         note("several_devices", f"{text}: one process per device is usual", device=order[0])
-    return [_of_device(table.take(table["device"] == device), trace.host, steps, note) for device in order]
+    if len(order) > MOST_DEVICES:
+        note("too_many_devices", f"{len(order)} devices: only the {MOST_DEVICES} with the most records count")
+    return [
+        _of_device(table.take(table["device"] == device), trace.host, steps, note) for device in order[:MOST_DEVICES]
+    ]
 
 
 def _of_device(table: Table, host: Table, steps: Table, note: Note) -> Table:

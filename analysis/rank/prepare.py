@@ -37,6 +37,7 @@ from rankscope.conf.contract import DATA_WAIT
 _DATA_WAIT = begins(re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#"))
 _NOT_COMPUTE = begins(re.compile(r"ProfilerStep#|enumerate\(DataLoader\)"))
 
+MOST_STEPS = 10_000  # of a trace; comparing each with all others takes minutes beyond
 _NO_STEPS = {
     "kineto": "no ProfilerStep marks: numbers of the whole window only; call prof.step() once a step, or name an "
     "annotation with --steps-from",
@@ -59,6 +60,9 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         notices.append(Notice(kind=kind, level=level, rank=rank, file=file, message=text, details=details))
 
     steps = host_steps(trace.host)
+    if len(steps) > MOST_STEPS:
+        note("too_many_steps", f"{len(steps)} steps: only the first {MOST_STEPS} count; record fewer", count=len(steps))
+        steps = steps.take(np.arange(MOST_STEPS))
     if not len(steps):
         note("no_steps", _NO_STEPS[trace.source])
     elif numbers_repeat(trace.host):

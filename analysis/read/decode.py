@@ -1,5 +1,6 @@
 """Turns lists of decoded JSON values into numpy columns: exact nanoseconds, integers, codes."""
 
+import hashlib
 import re
 from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
@@ -9,7 +10,7 @@ import numpy as np
 
 from rankscope.analysis.core.table import UNKNOWN, Column
 
-_DIGITS = re.compile(r"-?\d+")
+_DIGITS = re.compile(r"(?<!\d)-?\d{1,19}(?!\d)")
 _INT64 = 1 << 63
 _DIGITS_OF_INT64 = 15  # digits of microseconds that fit an int64 when converted to nanoseconds
 EXACT_BELOW = float(1 << 43)  # us: below this, floor and fraction of a double give the nanoseconds exactly
@@ -68,10 +69,22 @@ def _integer(value: Any) -> int:
     return UNKNOWN
 
 
-class Codes:
-    """A dictionary encoding shared by all blocks of a file."""
+_LONGEST_NAME = 4000  # characters; kernels of nested templates have 3000, searching longer names takes seconds
 
-    def __init__(self) -> None:
+
+def short_name(text: str) -> str:
+    """Return a name of bounded length that still differs from every other name."""
+    if len(text) <= _LONGEST_NAME:
+        return text
+    mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
+    return f"{text[:_LONGEST_NAME]}... ({len(text)} characters, {mark})"
+
+
+class Codes:
+    """A dictionary encoding shared by all blocks of a file. `names`: its words are names, whose length is bounded."""
+
+    def __init__(self, *, names: bool = True) -> None:
+        self._names = names
         self._codes: dict[Any, int] = {None: -1}
 
     def encode(self, values: Iterable[Any]) -> Column:
@@ -85,4 +98,5 @@ class Codes:
     @property
     def words(self) -> list[str]:
         """The values in the order of their codes."""
-        return [str(value) for value in self._codes if value is not None]
+        texts = [str(value) for value in self._codes if value is not None]
+        return [short_name(text) for text in texts] if self._names else texts

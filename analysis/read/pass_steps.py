@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankscope.analysis.core.parquet import read_parquet
 from rankscope.analysis.core.table import Column
@@ -46,14 +47,29 @@ def has_steps(rank_dir: RankDir) -> bool:
 def read_steps(rank_dir: RankDir) -> pa.Table:
     """Read the steps of a rank: as Parquet, or as the rank itself left them if the launcher did not come to it.
 
-    It has the columns of `STEP_COLUMNS`. Raises `OSError` or `ValueError`.
+    It has the columns of `STEP_COLUMNS`; numbers that cannot be are null. Raises `OSError` or `ValueError`.
     """
-    if not rank_dir.steps.exists():
-        return read_columns(rank_dir.steps, STEP_COLUMNS)
-    table = read_parquet(rank_dir.steps, STEP_COLUMNS)
-    if table["step"].null_count or table["phase"].null_count:
-        raise ValueError(f"{rank_dir.steps}: steps without number or phase")
+    if rank_dir.steps.exists():
+        table = read_parquet(rank_dir.steps, STEP_COLUMNS)
+    else:
+        table = read_columns(rank_dir.steps, STEP_COLUMNS)
+    for name, kind in STEP_COLUMNS.items():
+        if kind in (int, float):
+            table = table.set_column(table.column_names.index(name), name, _possible(table[name], kind))
+    steps = table["step"]
+    if steps.null_count or table["phase"].null_count or (np.diff(steps.to_numpy()) <= 0).any():
+        raise ValueError(f"{rank_dir.steps}: steps without number or phase, or not in order")
     return table
+
+
+def _possible(column: pa.ChunkedArray, kind: type) -> pa.ChunkedArray:
+    """Return a column with null for negative times, counts and sizes, and for numbers that no sum can hold."""
+    least, most = (0, 1 << 62) if kind is int else (-1e30, 1e30)
+    found = pc.min_max(column).as_py()
+    if kind is int and (found["min"] is None or (least <= found["min"] and found["max"] <= most)):
+        return column
+    fits = pc.and_(pc.greater_equal(column, least), pc.less_equal(column, most))
+    return pc.if_else(fits, column, pa.scalar(None, column.type))
 
 
 def readable(pass_dir: PassDir) -> set[int]:

@@ -1,19 +1,10 @@
-"""Reads `rank.json` of a rank: every value that the analysis uses has the type that docs/run-folder.md states.
+"""Reads `rank.json` of a rank: every value that the analysis uses has the type that docs/run-folder.md states."""
 
-A value of another type is left out, so that only the numbers that need it are unknown.
-"""
-
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from rankscope.analysis.read.rank_trace import Probe
-from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import RankDir
-
-Int = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-Number = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
+from rankscope.conf.typed_json import Count, Int, Number, read_object
 
 _TYPES: dict[str, Any] = {
     "rank": Count,
@@ -38,15 +29,4 @@ _TYPES: dict[str, Any] = {
 
 def read_rank_info(rank_dir: RankDir) -> dict[str, Any]:
     """Return the values that have their type. Raises `OSError`, or `ValueError` if the file is no JSON object."""
-    raw = read_json(rank_dir.info)
-    if not isinstance(raw, dict):
-        raise ValueError(f"{rank_dir.info}: not an object")
-    return {key: value for key, value in raw.items() if key not in _TYPES or _fits(value, _TYPES[key])}
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except (msgspec.ValidationError, OverflowError, RecursionError):
-        return False
-    return True
+    return read_object(rank_dir.info, _TYPES)

@@ -58,6 +58,24 @@ class RankTrace(msgspec.Struct, kw_only=True):
     extra: dict[str, Any] = {}  # other metadata from the file
 
 
+# Times beyond these are damage: from 1933 to 2116. All sums and differences of them fit 64 bits.
+EARLIEST, LATEST, LONGEST = -(1 << 60), 1 << 62, 1 << 60
+
+
+def plausible(trace: "RankTrace") -> "RankTrace":
+    """Return the trace with times that cannot be as unknown ones, so that no computation with times overflows."""
+
+    def checked(table: Table) -> Table:
+        start, duration = table["start"], table["duration"]
+        return table.with_columns(
+            start=np.where((start > EARLIEST) & (start < LATEST), start, UNKNOWN),
+            duration=np.where((duration > -LONGEST) & (duration < LONGEST), duration, UNKNOWN),
+        )
+
+    tables = {name: checked(getattr(trace, name)) for name in ("device", "launches", "host")}
+    return msgspec.structs.replace(trace, **tables)
+
+
 def empty_table(columns: tuple[str, ...]) -> Table:
     """Return a table with these columns and no rows."""
     types = {name: np.zeros(0, np.int32 if name in CODED else np.int64) for name in columns}

@@ -1,7 +1,7 @@
 """Selects the reader for a file: torch.profiler's or that of Nsight Systems. Both give the same tables."""
 
 from rankscope.analysis.read.kineto import reader as kineto
-from rankscope.analysis.read.rank_trace import RankTrace
+from rankscope.analysis.read.rank_trace import RankTrace, plausible
 from rankscope.analysis.read.sources import Source
 
 
@@ -23,7 +23,7 @@ def read(source: Source, *, fast: bool) -> RankTrace:
     Raises `UnreadableTraceError` if the file gives no numbers, `OSError` if it cannot be read.
     """
     if not source.nsys:
-        return kineto.read(source.path, source.label, fast=fast)
+        return plausible(kineto.read(source.path, source.label, fast=fast))
     from rankscope.analysis.read.nsys import reader as nsys
 
-    return nsys.read(source.path, source.label, source.steps, source.process)
+    return plausible(nsys.read(source.path, source.label, source.steps, source.process))

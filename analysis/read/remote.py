@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.analysis.core.notices import AnalysisError
-from rankscope.conf.files import read_json, replacing, write_json
+from rankscope.conf.files import replacing, write_json
+from rankscope.conf.typed_json import read_object
 from rankscope.conf.user_cache import user_folder
 
 _WANTED = (".json", ".json.gz", ".tmp", ".sqlite", ".nsys-rep", ".qdstrm", ".parquet", ".yaml")
@@ -44,7 +45,7 @@ def fetch(url: str) -> Path:
 def _copy(storage: Any, base: str, listed: dict[str, Any], target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     try:
-        known = read_json(target / _STATE)
+        known = read_object(target / _STATE, {})
     except (OSError, ValueError):
         known = {}
     state = {}

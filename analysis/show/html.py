@@ -138,6 +138,9 @@ def longest(table: Table, column: str, steps: int, most: int = _TOP) -> list[Jso
     known = table.take((table[column] != UNKNOWN) & (table["name"] >= 0))
     ranks = len(np.unique(table["rank"]))
     found: list[Json] = []
+    sums = np.bincount(known["name"], known[column]) if len(known) else np.zeros(0)
+    chosen = np.isin(known["name"], np.argsort(-sums, kind="stable")[:most])
+    known = known.take(chosen)
     for code, rows in group_by.positions(known["name"]).items():
         values = known[column][rows]
         if not values.any():

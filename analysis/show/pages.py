@@ -1,5 +1,6 @@
 """The templates of reports and pages, with their filters. HTML templates escape every name from a file."""
 
+import functools
 from importlib.resources import files
 from typing import Any
 
@@ -26,6 +27,7 @@ def _markdown(value: Any) -> Any:
     return value if isinstance(value, AsIs) else markdown(value) if isinstance(value, str) else value
 
 
+@functools.cache
 def environment(template: str, unknown: str = "-") -> jinja2.Environment:
     """Return the environment for a template; `unknown` is the text for a number that is None."""
     found = jinja2.Environment(

@@ -138,8 +138,8 @@ def memory_words(rows: list[Json]) -> str:
     if not rows:
         return ""
     most = max(rows, key=lambda row: row["peak_bytes"])
-    peak, reserved = byte_size(most["peak_bytes"]), byte_size(most["reserved_bytes"])
-    return f"Memory: at most {peak} allocated, {reserved} reserved (rank {most['rank']})"
+    reserved = "" if most["reserved_bytes"] is None else f", {byte_size(most['reserved_bytes'])} reserved"
+    return f"Memory: at most {byte_size(most['peak_bytes'])} allocated{reserved} (rank {most['rank']})"
 
 
 def rate_words(rate: Json) -> str:

@@ -14,8 +14,8 @@ from rankscope.analysis.sweep import job_names
 from rankscope.analysis.sweep.scaling import PARTS, Measured, Steps
 from rankscope.analysis.verify import plain_pass
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
-from rankscope.conf.files import read_json
 from rankscope.conf.sweep_dir import SweepDir
+from rankscope.conf.typed_json import Real, read_object
 
 # Keys in which two points of the same job may differ: names, world size, batch (compared separately), and duration.
 _NOT_THE_JOB = frozenset(
@@ -24,6 +24,30 @@ _NOT_THE_JOB = frozenset(
         "warmup_steps", "log_every", "seed", "threads", "ddp", "profile", "launch",
     }
 )  # fmt: skip
+
+
+class _Rank(msgspec.Struct):
+    breakdown_ms: dict[str, Real | None]
+
+
+class _Rate(msgspec.Struct):
+    mfu: Real | None = None
+    latency: dict[str, Real | None] | None = None
+
+
+class _Late(msgspec.Struct):
+    lateness_ms: Real | None = None
+    verdict: str | None = None
+
+
+# What is used of the point's summary.json, which may be anybody's or of another version.
+_SUMMARY: dict[str, Any] = {
+    "per_rank": list[_Rank],
+    "steps": list[Any],
+    "throughput": _Rate | None,
+    "stragglers": _Late | None,
+    "profiler_overhead": dict[str, Real | None] | None,
+}
 
 
 class Point(msgspec.Struct, kw_only=True):
@@ -93,7 +117,7 @@ def run_point(run_dir: RunDir) -> Point:
 
 
 def _failure(failure: dict[str, Any] | None) -> str | None:
-    return None if failure is None else f"{failure.get('kind')}: {str(failure.get('message')).splitlines()[0]}"
+    return None if failure is None else f"{failure.get('kind')}: {' '.join(str(failure.get('message')).split())}"
 
 
 def _filled(point: Point) -> Point:
@@ -104,7 +128,7 @@ def _filled(point: Point) -> Point:
     except ConfigError:
         return point
     try:
-        point.summary = read_json(run_dir.analysis / "summary.json")
+        point.summary = read_object(run_dir.analysis / "summary.json", _SUMMARY)
     except (OSError, ValueError):
         point.summary = None
     repeats = pass_steps.read_repeats(run_dir)
@@ -145,6 +169,6 @@ def _parts(summary: dict[str, Any] | None) -> dict[str, float | None] | None:
     if not rows:
         return None
     return {
-        part: None if any(row[part] is None for row in rows) else float(np.mean([row[part] for row in rows]))
+        part: None if any(row.get(part) is None for row in rows) else float(np.mean([row[part] for row in rows]))
         for part in PARTS
     }

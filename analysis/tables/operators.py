@@ -238,13 +238,12 @@ def _of_rank(walked: Walk, *, modules: bool) -> Table:
 
 def _through_ranges(host: Table, parent: Column) -> Column:
     """Return for each row the operator it is nested in, skipping named ranges in between."""
-    holder = parent.copy()
-    rows = np.flatnonzero(holder >= 0)
-    while len(rows):
-        rows = rows[host["annotation"][holder[rows]] == 1]
-        holder[rows] = parent[holder[rows]]
-        rows = rows[holder[rows] >= 0]
-    return holder
+    beyond = np.where(host["annotation"] == 1, parent, np.arange(len(host)))
+    while True:  # each round doubles how far it looks
+        further = np.where(beyond >= 0, beyond[np.maximum(beyond, 0)], -1)
+        if np.array_equal(further, beyond):
+            return np.where(parent >= 0, beyond[np.maximum(parent, 0)], -1)
+        beyond = further
 
 
 def _launched(data: RankData, steps: list[int]) -> Table:

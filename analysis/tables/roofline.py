@@ -5,9 +5,10 @@ node's ceilings. Bytes are those of the operands and the result if the shapes gi
 counted once: the least that must be moved. What is unknown is null, never estimated.
 """
 
-import ast
-from typing import Any
+import math
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from rankscope.analysis.core.parquet import read_parquet
@@ -20,6 +21,8 @@ from rankscope.conf.run_dir import RankDir
 
 _ELEMENT = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2}
 _BOUND = ["compute", "memory"]
+_MOST = 1 << 53  # of a number that is not damaged
+_Shapes = list[list[Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]]]
 
 
 def roofline(rank_dir: RankDir, config: RunConfig, ceilings: Ceilings | None) -> Table | None:
@@ -28,10 +31,11 @@ def roofline(rank_dir: RankDir, config: RunConfig, ceilings: Ceilings | None) ->
         rows = read_parquet(rank_dir.key_averages, KEY_AVERAGES).to_pylist()
     except (OSError, ValueError):
         return None
-    rows = [row for row in rows if row["flops"] and (row["self_device_ns"] or row["self_cpu_ns"])]
+    rows = [row | {"took": row["self_device_ns"] or row["self_cpu_ns"]} for row in rows]
+    rows = [row for row in rows if all(0 < (row[name] or 0) < _MOST for name in ("took", "flops", "count"))]
     if not rows:
         return None
-    took = np.array([row["self_device_ns"] or row["self_cpu_ns"] for row in rows], float)
+    took = np.array([row["took"] for row in rows], float)
     flops = np.array([row["flops"] for row in rows], float)
     moved = [_bytes(row, _ELEMENT[config.precision.name]) for row in rows]
     size = np.array([np.nan if each is None else each * row["count"] for each, row in zip(moved, rows, strict=True)])
@@ -69,8 +73,8 @@ def peaks(config: RunConfig, ceilings: Ceilings | None) -> tuple[float | None, f
 def _bytes(row: dict[str, Any], element: int) -> int | None:
     """Return the bytes of the operands and the result of one call; None if the shapes do not give them."""
     try:
-        shapes = [shape for shape in ast.literal_eval(row["input_shapes"] or "[]") if shape]
-    except (ValueError, SyntaxError):
+        shapes = [shape for shape in msgspec.json.decode(row["input_shapes"] or "[]", type=_Shapes) if shape]
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         return None
     products = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1}
     first = products.get(row["name"])
@@ -81,7 +85,8 @@ def _bytes(row: dict[str, Any], element: int) -> int | None:
         return None
     result = [*left[:-1], right[-1]]
     operands = [*shapes[: first + 2], result]
-    return sum(int(np.prod(shape)) for shape in operands) * element
+    found = sum(map(math.prod, operands)) * element
+    return found if 0 < found * row["count"] < _MOST else None
 
 
 def figure(table: Table, peak: float | None, bandwidth: float | None) -> Any:

@@ -71,7 +71,10 @@ def heaviest(run_dir: RunDir, rank: int, top: int) -> list[str]:
     path = run_dir.analysis / "tables" / "kernels_by_name.parquet"
     if not path.exists():
         raise ConfigError(f"{path}: does not exist; run rankscope analyze {run_dir.path}")
-    rows = pq.read_table(path).to_pylist()
+    try:
+        rows = pq.read_table(path, columns=["rank", "class", "name", "total_ns"]).to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's errors are subclasses of these
+        raise ConfigError(f"{path}: cannot be read ({error}); run rankscope analyze {run_dir.path}") from None
     own = [row for row in rows if row["rank"] == rank and row["class"] not in ("communication", "copy")]
     if not own:
         raise ConfigError(f"{path}: no kernels of rank {rank}; Nsight Compute needs a run on a GPU")

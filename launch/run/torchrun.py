@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Literal
 import psutil
 
 from rankscope.conf import PassDir, RunConfig, RunDir
-from rankscope.conf.contract import ENDED, RECORDED, STACKS
+from rankscope.conf.contract import ENDED, RECORDED, SOCKETS, STACKS
 from rankscope.launch.system import processes, slurm
 from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.rank_progress import Display, RankProgress, read_progress, stand_still
@@ -91,15 +92,18 @@ def run_start(
     if config.launch.nnodes == 1:  # with several nodes, torchrun assigns the ranks later
         for rank in range(config.world_size):
             pass_dir.rank(rank).path.mkdir(parents=True)
-    environment = rank_environment(config, run_dir, os.environ)
-    with pass_dir.agent_log.open("wb") as log:
-        agent = processes.start(list(command), environment, stdin=_input(config), stdout=log, stderr=subprocess.STDOUT)
-    try:
-        cut = _watch(agent, config, pass_dir, stop)
-        if cut is not None:
-            _ask_for_stacks(run_dir, pass_dir)
-    finally:
-        processes.end(agent, run_dir.path, config.launch.grace_s)
+    with tempfile.TemporaryDirectory(prefix="rankscope-", ignore_cleanup_errors=True) as sockets:
+        environment = rank_environment(config, run_dir, os.environ) | {SOCKETS: sockets}
+        with pass_dir.agent_log.open("wb") as log:
+            agent = processes.start(
+                list(command), environment, stdin=_input(config), stdout=log, stderr=subprocess.STDOUT
+            )
+        try:
+            cut = _watch(agent, config, pass_dir, stop)
+            if cut is not None:
+                _ask_for_stacks(run_dir, pass_dir)
+        finally:
+            processes.end(agent, run_dir.path, config.launch.grace_s)
     return Ended(returncode=agent.returncode, cut=cut, progress=read_progress(pass_dir))
 
 

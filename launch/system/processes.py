@@ -1,7 +1,7 @@
 """Signals and processes of a run: notices a request to stop, and leaves no process of the run behind.
 
-Every process of a run inherits `RANKSCOPE_RUN_DIR`. Signals go only to processes that have the run's own folder there.
-So no other process can be hit, and a process that left its parent or its session is still found.
+Every process of a run inherits `RANKSCOPE_RUN_DIR`, and signals go to the processes that have the run's own folder
+there. A process that has dropped its environment and its parent is found as well, because the launcher adopts it.
 """
 
 import os
@@ -16,11 +16,12 @@ from typing import Any, Self
 
 import psutil
 
-from rankscope.conf.parent_death import signal_at_parent_death
+from rankscope.conf.parent_death import adopt_orphans, signal_at_parent_death
 
 MARK = "RANKSCOPE_RUN_DIR"
 POLL_S = 0.2
 
+_OTHERS: dict[int, set[int]] = {}  # agent -> the children that this process had before it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -71,10 +72,27 @@ class Stop:
 def start(command: list[str], environment: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
     """Start `command` in its own session, away from the terminal's Ctrl-C; it gets SIGTERM if the launcher dies."""
     options.setdefault("stdin", subprocess.DEVNULL)
+    adopt_orphans()
+    others = {child.pid for child in psutil.Process().children()}
     started: subprocess.Popen[bytes] = subprocess.Popen(
         command, env=environment, start_new_session=True, preexec_fn=die_with(os.getpid()), **options
     )
+    _OTHERS[started.pid] = others
     return started
+
+
+def _adopted(agent: subprocess.Popen[Any]) -> list[psutil.Process]:
+    """Return the processes that this one has adopted since it started `agent`, and theirs."""
+    if agent.pid not in _OTHERS:
+        return []
+    known = _OTHERS[agent.pid].union(_OTHERS)
+    found = [child for child in psutil.Process().children() if child.pid not in known]
+    for child in list(found):
+        try:
+            found += child.children(recursive=True)
+        except psutil.NoSuchProcess:
+            continue
+    return found
 
 
 def mark(run_dir: Path) -> str:
@@ -103,12 +121,22 @@ def end(process: subprocess.Popen[Any], run_dir: Path, grace_s: float) -> None:
         _wait(process, grace_s)
         process.kill()
         process.wait()
-    _, alive = psutil.wait_procs(of_run(run_dir), timeout=min(grace_s, 1.0))
+    _, alive = psutil.wait_procs(_left(process, run_dir), timeout=min(grace_s, 1.0))
+    refused: set[psutil.Process] = set()  # they run as another user
     while alive:  # again, because a process may have started while the list was made
         for leftover in alive:
-            leftover.kill()
-        psutil.wait_procs(alive, timeout=1.0)
-        alive = of_run(run_dir)
+            try:
+                leftover.kill()
+            except psutil.NoSuchProcess:
+                continue
+            except psutil.AccessDenied:
+                refused.add(leftover)
+        psutil.wait_procs([leftover for leftover in alive if leftover not in refused], timeout=1.0)
+        alive = [leftover for leftover in _left(process, run_dir) if leftover not in refused]
+
+
+def _left(agent: subprocess.Popen[Any], run_dir: Path) -> list[psutil.Process]:
+    return list({*of_run(run_dir), *_adopted(agent)})
 
 
 def _wait(process: subprocess.Popen[Any], timeout_s: float) -> None:

@@ -10,6 +10,7 @@ import pytest
 from rankscope.analysis import load, summarise
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.measure.recording import STEP_COLUMNS
+from rankscope.analysis.read.pass_steps import read_steps
 from rankscope.analysis.show.markdown import report
 from rankscope.conf import RunDir
 
@@ -107,3 +108,22 @@ def test_an_unreadable_file_of_the_plain_pass_is_named(tmp_path: Path) -> None:
     named = {item["file"]: item["rank"] for item in summary["warnings"] if item["kind"] == "file_unreadable"}
     assert named == {"steps.parquet": 1, "slow_steps.json": 1}
     assert summary["stragglers"]["window"] == "trace" and summary["throughput"] is None
+
+
+@pytest.mark.parametrize("order", [[1, 0], [0, 0]])
+def test_steps_out_of_order_or_twice_are_no_steps(order: list[int], tmp_path: Path) -> None:
+    run_dir = RunDir(shutil.copytree(RUNS / "images_w2", tmp_path / "run"))
+    path = run_dir.for_pass("plain").rank(1).steps
+    table = pd.read_parquet(path)
+    table.iloc[[*order, *range(2, len(table))]].to_parquet(path)
+    summary = summarise(load(run_dir.path))
+    assert any(item["kind"] == "file_unreadable" and item["rank"] == 1 for item in summary["warnings"])
+
+
+def test_a_time_that_cannot_be_is_null(tmp_path: Path) -> None:
+    run_dir = RunDir(shutil.copytree(RUNS / "images_w2", tmp_path / "run"))
+    path = run_dir.for_pass("plain").rank(1).steps
+    table = pd.read_parquet(path)
+    table["device_ns"] = [-(2**63), 2**63 - 1, *table["device_ns"][2:]]
+    table.to_parquet(path)
+    assert read_steps(run_dir.for_pass("plain").rank(1))["device_ns"].to_pylist()[:2] == [None, None]

@@ -81,3 +81,19 @@ def test_a_point_s_folder_cannot_leave_its_sweep(name: str, tmp_path: Path) -> N
     with pytest.raises(RunDirError, match="not a folder's name"):
         SweepDir(tmp_path).point(name)
     assert SweepDir(tmp_path).point("003-2").path == tmp_path / "points" / "003-2"
+
+
+@pytest.mark.parametrize("name", ["../../elsewhere", "..", "", "a/b"])
+def test_the_id_of_a_point_is_a_plain_name(name: str, tmp_path: Path) -> None:
+    """`rankscope tensorboard` writes a folder of this name."""
+    (tmp_path / "sweep.json").write_text(json.dumps({"overrides": [], "points": [{"id": name, "overrides": []}]}))
+    with pytest.raises(RunDirError, match="not a plain name"):
+        SweepDir(tmp_path).read()
+
+
+@pytest.mark.parametrize(("count", "says"), [(2, "the same folder"), (5000, "more than")])
+def test_points_that_a_sweep_only_claims_are_refused(count: int, says: str, tmp_path: Path) -> None:
+    points = [{"id": str(number), "overrides": [], "folder": "000"} for number in range(count)]
+    (tmp_path / "sweep.json").write_text(json.dumps({"overrides": [], "points": points}))
+    with pytest.raises(RunDirError, match=says):
+        SweepDir(tmp_path).read()

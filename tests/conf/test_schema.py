@@ -107,3 +107,19 @@ def test_batch_sizes() -> None:
 def test_the_profiled_pass_lasts_as_long_as_its_schedule() -> None:
     config = parse_config({"steps": 1, "profile": {"wait": 3, "warmup": 2, "active": 5, "repeat": 2}})
     assert config.profile.steps == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("world_size: 1000000000000", "world_size"),
+        ("a: [" + "x," * 200_000 + "]", "bytes are more than"),
+        ("[" * 5000, "cannot be read"),
+        ("a: &a [x, x]\nname: *a", "aliases"),
+    ],
+)
+def test_settings_of_a_recording_cost_nothing(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    for _ in range(2):  # the second time from memory
+        with pytest.raises(ConfigError, match=rf"config\.yaml: .*{says}"):
+            load_config(tmp_path / "config.yaml")

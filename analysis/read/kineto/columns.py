@@ -61,15 +61,40 @@ class _Growing:
         return self._array
 
 
+class OpenRanges:
+    """The begun ranges of one thread. Each belongs to two stacks, of its name and of all: a search would be slow."""
+
+    def __init__(self) -> None:
+        self._all: list[Event] = []
+        self._named: defaultdict[str, list[Event]] = defaultdict(list)
+        self._ended: set[int] = set()
+
+    def begin(self, event: Event) -> None:
+        self._all.append(event)
+        self._named[str(event.name)].append(event)
+
+    def end(self, event: Event) -> Event | None:
+        """Return the innermost range that `event` ends: of its name if it has one."""
+        stack = self._all if event.name is None else self._named[str(event.name)]
+        while stack:
+            begun = stack.pop()
+            if id(begun) not in self._ended:
+                self._ended.add(id(begun))  # it is still in the other stack, so its id stays its own
+                return begun
+            self._ended.discard(id(begun))
+        return None
+
+
 class Builder:
     """The columns of one file, collected block by block."""
 
     def __init__(self) -> None:
         self.codes: defaultdict[str, Codes] = defaultdict(Codes)
+        self.codes["group_ranks"] = Codes(names=False)  # lists, which are read
         self._tables = {part: {name: _Growing(_type(name)) for name in names} for part, names in _COLUMNS.items()}
         self._rows = dict.fromkeys(_COLUMNS, 0)
         self._classes: dict[Any, str | None] = {}
-        self._open: defaultdict[tuple[Any, Any, Any], list[Event]] = defaultdict(list)
+        self._open: defaultdict[tuple[str, str], OpenRanges] = defaultdict(OpenRanges)
 
     def add(self, block: "list[Event] | Block") -> None:
         """Add a block of events, or a block of columns from the scanner."""
@@ -112,18 +137,16 @@ class Builder:
 
     def _close(self, event: Event) -> Event | None:
         """Match `B` and `E` of the same thread and name; return the pair as one event with a duration."""
-        stack = self._open[(str(event.pid), str(event.tid), None)]
+        ranges = self._open[(str(event.pid), str(event.tid))]
         if event.ph == "B":
-            stack.append(event)
+            ranges.begin(event)
             return None
-        for index in range(len(stack) - 1, -1, -1):
-            if event.name is None or stack[index].name == event.name:
-                begin = stack.pop(index)
-                start, end = nanoseconds([begin.ts, event.ts]).tolist()
-                known = UNKNOWN not in (start, end) and end >= start
-                begin.dur = str((end - start) / 1000) if known else None
-                return begin
-        return None
+        begin = ranges.end(event)
+        if begin is not None:
+            start, end = nanoseconds([begin.ts, event.ts]).tolist()
+            known = UNKNOWN not in (start, end) and end >= start
+            begin.dur = str((end - start) / 1000) if known else None
+        return begin
 
     def _common(self, events: list[Event]) -> dict[str, Column]:
         return {

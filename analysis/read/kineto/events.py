@@ -133,9 +133,9 @@ class EventReader:
                 try:
                     return border.end() - 1, self._decode(text), None
                 except msgspec.MsgspecError as error:
-                    if "trailing characters" in str(error):
-                        end = array_end(error, text)
-                        return len(buffer), self._decode(text[: end + 1]), buffer[end - 1 :]
+                    found = self._up_to_end(error, text)
+                    if found is not None:
+                        return len(buffer), found[0], buffer[found[1] - 1 :]
                     if not is_wrong_cut(error, text):
                         return border.end() - 1, self._mended(text[1:-1]), None
                 except UnicodeDecodeError:
@@ -149,17 +149,26 @@ class EventReader:
             try:
                 events, tail = self._decode(text), b"]"  # a bare array
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-                if "trailing characters" in str(error):
-                    end = array_end(error, text)
-                    events, tail = self._decode(text[: end + 1]), text[end:]
-                else:
+                found = self._up_to_end(error, text)
+                if found is None:
                     text, repairs = repair(text)
                     if repairs:
                         continue
                     break
+                events, tail = found[0], text[found[1] :]
             self._repairs += repairs
             return events, tail
         return self._salvage(buffer, last=True)
+
+    def _up_to_end(self, error: Exception, text: bytes) -> tuple[list[Event], int] | None:
+        """Decode up to the array's closing bracket, if text after it is all that is wrong; return its place too."""
+        if "trailing characters" not in str(error):
+            return None
+        end = array_end(error, text)
+        try:
+            return self._decode(text[: end + 1]), end
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            return None
 
     def _decode(self, text: bytes) -> list[Event]:
         """Decode a JSON array of events; subclasses that need other fields override this."""
@@ -210,10 +219,10 @@ class EventReader:
                 events = self._decode(b"[" + fixed + b"]")
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 # The array ended inside this text, so this is the last record.
-                if "trailing characters" in str(error):
+                ended = self._up_to_end(error, b"[" + fixed)
+                if ended is not None:
                     self._repairs += repairs
-                    end = array_end(error, b"[" + fixed)
-                    return self._decode((b"[" + fixed)[: end + 1]), len(text) - (len(fixed) + 1 - end)
+                    return ended[0], len(text) - (len(fixed) + 1 - ended[1])
                 if "truncated" in str(error) or is_wrong_cut(error, fixed):
                     continue
                 return None
@@ -258,6 +267,10 @@ class EventReader:
             self._note(kind, f"{_REPAIRED[kind]} ({count} times); the rest of each record is used", count=count)
         if head.rstrip().endswith(b"[") and head.lstrip()[:1] == b"[":
             return  # a bare array has no metadata
+        size = len(head) + len(tail or b"")
+        if size > _MOST_METADATA:
+            self._note("metadata_too_large", f"{size >> 20} MiB of metadata were left out: its rank is unknown")
+            return
         text, _ = repair(head + (tail if tail is not None else b"]}"))
         pairs = unique_keys(self.label)
         try:
@@ -288,6 +301,7 @@ class EventReader:
 
 
 _TRIES = 20
+_MOST_METADATA = 16 << 20  # bytes; as Python objects they take fifty times as much
 _ARRAY_ENDS = re.compile(rb"\s*\]")
 _REPAIRED = {
     "invalid_bytes_replaced": "bytes that are not UTF-8, or control characters, were replaced",

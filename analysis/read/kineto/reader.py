@@ -46,7 +46,7 @@ def read(path: Path, label: str | None = None, *, fast: bool | None = None, wind
     return trace
 
 
-_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d+)')
+_RANK = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}]*?"rank"\s*:\s*(\d{1,19})\b')
 
 
 def rank_inside(path: Path) -> int | None:

@@ -15,7 +15,7 @@ from rankscope.conf.files import open_regular
 
 WINDOW = 8 << 20  # bytes yielded at a time
 _GZIP = b"\x1f\x8b"
-_READ = 1 << 20
+_READ = 1 << 16  # a decoder copies what follows its member, of which a file can have many thousands
 
 
 class Stream:
@@ -30,7 +30,19 @@ class Stream:
         with os.fdopen(open_regular(self.path, follow=True), "rb") as file:
             gzipped = file.read(2) == _GZIP
             file.seek(0)
-            yield from self._inflate(file) if gzipped else iter(lambda: file.read(self.window), b"")
+            yield from self._gathered(file) if gzipped else iter(lambda: file.read(self.window), b"")
+
+    def _gathered(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yield windows of the usual size, because the reader looks at each again from its beginning."""
+        parts, size = [], 0
+        for part in self._inflate(file):
+            parts.append(part)
+            size += len(part)
+            if size >= self.window:
+                yield b"".join(parts)
+                parts, size = [], 0
+        if parts:
+            yield b"".join(parts)
 
     def _inflate(self, file: BinaryIO) -> Iterator[bytes]:
         decoder = isal_zlib.decompressobj(wbits=31)

@@ -8,7 +8,7 @@ WORLD_SIZE.
 import os
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from rankscope.analysis.core.notices import Notice, UnreadableTraceError
 from rankscope.analysis.core.table import UNKNOWN, Column
+from rankscope.analysis.read.decode import short_name
 from rankscope.analysis.read.nsys.guard import guard
 from rankscope.conf.files import open_regular
 
@@ -43,7 +44,7 @@ class Export:
         self._database.text_factory = lambda text: text.decode(errors="replace")
         guard(self._database, path.stat().st_size)
         names = self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")
-        self._columns = {str(name): self._columns_of(str(name)) for (name,) in names}
+        self._columns = {str(name): frozenset(self.declared(str(name))) for (name,) in names}
         self.metadata = self._metadata()
 
     def close(self) -> None:
@@ -65,6 +66,18 @@ class Export:
             raise self.fail("damaged_export", f"the database is damaged ({error}); {_AGAIN}") from None
         except UnicodeDecodeError:  # in SQLite's own error text
             raise self.fail("damaged_export", f"the database is damaged; {_AGAIN}") from None
+
+    def each(self, query: str) -> Iterator[tuple[object, ...]]:
+        """Yield the rows of a query, without holding all of them in memory."""
+        try:
+            yield from self._database.execute(query)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise self.fail("damaged_export", f"the database is damaged ({error}); {_AGAIN}") from None
+
+    def declared(self, table: str) -> dict[str, str]:
+        """Return the declared type of each column of a table, in order."""
+        quoted = table.replace('"', '""')
+        return {str(row[1]): str(row[2]) for row in self.rows(f'PRAGMA table_info("{quoted}")')}
 
     def whole(self, value: object) -> int:
         """Return `value`, which must be a 64-bit integer; raise if it is not."""
@@ -104,7 +117,7 @@ class Export:
             part = wanted[at : at + 500]
             marks = ",".join("?" * len(part))
             found |= {
-                self.whole(key): str(value)
+                self.whole(key): short_name(str(value))
                 for key, value in self.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", part)
             }
         return found
@@ -124,7 +137,7 @@ class Export:
             "SELECT value FROM META_DATA_CAPTURE WHERE name LIKE 'PROCESS_0:ENVIRONMENT%' AND value GLOB ?",
             (f'{name}="*"',),
         )
-        match = re.search(r'"(\d+)"$', str(rows[0][0])) if rows else None
+        match = re.search(r'"(\d{1,19})"$', str(rows[0][0])) if rows else None
         return int(match[1]) if match else None
 
     @property
@@ -141,7 +154,7 @@ class Export:
     def newer(self) -> bool:
         """Whether the schema has a newer major version than this reader was written for."""
         major = self.schema.partition(".")[0]
-        return major.isdecimal() and int(major) > KNOWN_MAJOR
+        return major.isdecimal() and int(major[:9]) > KNOWN_MAJOR
 
     @property
     def session_start(self) -> int | None:
@@ -160,7 +173,7 @@ class Export:
         """
         shift = self.metadata.get("EXPORT_CONFIG_TIME_SHIFT", "")
         start = self.session_start
-        if start is not None and re.fullmatch(r"-?\d+", shift):
+        if start is not None and re.fullmatch(r"-?\d{1,19}", shift):
             return start - int(shift)  # in a normalised export the shift is the session's start
         return 0 if self.metadata.get("EXPORT_PARAM_TIME_NORMALIZE") == "true" else start
 
@@ -186,10 +199,6 @@ class Export:
         expected = int.from_bytes(head[28:32], "big") * (page if page > 1 else 65536)
         if size < expected:
             raise self.fail("truncated", f"is cut off: {size} of {expected} bytes; {_AGAIN}")
-
-    def _columns_of(self, table: str) -> frozenset[str]:
-        quoted = table.replace('"', '""')
-        return frozenset(str(row[1]) for row in self.rows(f'PRAGMA table_info("{quoted}")'))
 
     def _metadata(self) -> dict[str, str]:
         for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second: 2022.4

@@ -14,6 +14,7 @@ from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND, collective_ki
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.step_names import RANGES
 from rankscope.analysis.core.table import UNKNOWN, Column
+from rankscope.analysis.read.decode import short_name
 from rankscope.analysis.read.nsys.export import Export
 from rankscope.conf.contract import DATA_WAIT
 
@@ -87,7 +88,10 @@ def _texts(export: Export, where: str) -> list[str]:
     """Return the name of each range: its own text, or its registered string."""
     registered = "(SELECT value FROM StringIds WHERE id = textId)" if export.has("NVTX_EVENTS", "textId") else "NULL"
     text = f"COALESCE(text, {registered}, '')" if export.has("NVTX_EVENTS", "text") else f"COALESCE({registered}, '')"
-    return [str(value) for (value,) in export.rows(f"SELECT {text} FROM NVTX_EVENTS WHERE {where} ORDER BY rowid")]
+    return [
+        short_name(str(value))
+        for (value,) in export.each(f"SELECT {text} FROM NVTX_EVENTS WHERE {where} ORDER BY rowid")
+    ]
 
 
 def _domains(export: Export, event: int) -> dict[tuple[int, int], str]:

@@ -7,7 +7,8 @@ first event, in us with three decimals: exact to the nanosecond, and small enoug
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from rankscope.analysis.show.timeline.sentences import TITLES, step_name
 
 # Threads of a rank's process, in the order in which viewers show them. Lanes and streams count up from the last two.
 STEPS, PARTS, DEVICE_RANGES, HOST_RANGES, COMMUNICATION, STREAMS = 1, 2, 3, 4, 10, 100
+_BLOCK = 20_000  # events that are encoded together
 _LEVEL = 3  # of compression: half the time of the default level for 10 % more bytes
 _SAFE = re.compile(r"[\x00-\x1f]")
 
@@ -39,11 +41,10 @@ def write(path: Path, timeline: Timeline, originals: Originals | None = None) ->
     with igzip.open(path, "wb", compresslevel=_LEVEL) as file:
         file.write(b'{"displayTimeUnit": "ms", "baseTimeNanoseconds": %d, "traceEvents": [\n' % origin)
         separator = b""
-        for block in _blocks(timeline, originals, origin):
-            text = b",\n".join(map(encoder.encode, block))
-            if text:
-                file.write(separator + text)
-                separator = b",\n"
+        events = _events(timeline, originals, origin)
+        while block := list(islice(events, _BLOCK)):  # a million events at once would take gigabytes
+            file.write(separator + b",\n".join(map(encoder.encode, block)))
+            separator = b",\n"
         file.write(b"\n]}\n")
 
 
@@ -53,20 +54,19 @@ def _earliest(view: RankView) -> int:
     return min(int(table["start"].min()) for table in tables if len(table))
 
 
-def _blocks(timeline: Timeline, originals: Originals | None, origin: int) -> Iterator[Sequence[Any]]:
+def _events(timeline: Timeline, originals: Originals | None, origin: int) -> Iterator[Any]:
     for view in timeline.views:
-        yield _rank(view, timeline, origin, kernels=originals is None)
+        yield from _rank(view, timeline, origin, kernels=originals is None)
         if originals is not None:
-            yield from originals.events(view.rank, origin)
-    yield _arrows(timeline, origin)
+            for block in originals.events(view.rank, origin):
+                yield from block
+    yield from _arrows(timeline, origin)
 
 
-def _rank(view: RankView, timeline: Timeline, origin: int, *, kernels: bool) -> list[Json]:
+def _rank(view: RankView, timeline: Timeline, origin: int, *, kernels: bool) -> Iterator[Json]:
     rank = view.rank
-    events = [
-        _meta("process_name", rank, {"name": f"rank {rank}"}),
-        _meta("process_sort_index", rank, {"sort_index": rank}),
-    ]
+    yield _meta("process_name", rank, {"name": f"rank {rank}"})
+    yield _meta("process_sort_index", rank, {"sort_index": rank})
     lane_names = {int(lane): f"communication {lane + 1}" for lane in np.unique(view.calls["lane"]).tolist()}
     if len(lane_names) == 1:
         lane_names = dict.fromkeys(lane_names, "communication")
@@ -75,18 +75,18 @@ def _rank(view: RankView, timeline: Timeline, origin: int, *, kernels: bool) -> 
     streams = np.unique(view.kernels["stream"]).tolist() if kernels and len(view.kernels) else []
     threads |= {STREAMS + index: f"stream {stream}" for index, stream in enumerate(streams)}
     for thread, name in threads.items():
-        events.append(_meta("thread_name", rank, {"name": name}, thread))
-        events.append(_meta("thread_sort_index", rank, {"sort_index": thread}, thread))
+        yield _meta("thread_name", rank, {"name": name}, thread)
+        yield _meta("thread_sort_index", rank, {"sort_index": thread}, thread)
     names = [step_name(step) for step in view.steps["step"].tolist()]
     late = [{"lateness_ms": timeline.lateness.get(s, {}).get(rank, 0) * 1e-6} for s in view.steps["step"].tolist()]
-    events += _slices(view.steps, origin, rank, STEPS, names, args=late)
-    events += _slices(view.parts, origin, rank, PARTS, [TITLES[NAMES[code]] for code in view.parts["part"].tolist()])
-    events += _slices(view.ranges, origin, rank, DEVICE_RANGES, view.ranges.texts("name"))
-    events += _slices(view.host_ranges, origin, rank, HOST_RANGES, view.host_ranges.texts("name"))
-    events += _collectives(view, origin)
+    yield from _slices(view.steps, origin, rank, STEPS, names, args=late)
+    yield from _slices(view.parts, origin, rank, PARTS, [TITLES[NAMES[code]] for code in view.parts["part"].tolist()])
+    yield from _slices(view.ranges, origin, rank, DEVICE_RANGES, view.ranges.texts("name"))
+    yield from _slices(view.host_ranges, origin, rank, HOST_RANGES, view.host_ranges.texts("name"))
+    yield from _collectives(view, origin)
     for index, stream in enumerate(streams):
-        events += _stream(view.kernels.take(view.kernels["stream"] == stream), origin, rank, STREAMS + index)
-    return events + _counters(view, origin)
+        yield from _stream(view.kernels.take(view.kernels["stream"] == stream), origin, rank, STREAMS + index)
+    yield from _counters(view, origin)
 
 
 def _meta(name: str, rank: int, args: Json, thread: int = 0) -> Json:
@@ -101,9 +101,8 @@ def us(ns: int) -> msgspec.Raw:
 
 def _slices(
     table: Table, origin: int, rank: int, thread: int, names: Iterable[str | None], args: list[Json] | None = None
-) -> list[Json]:
-    """Return complete events, without those of zero length."""
-    events: list[Json] = []
+) -> Iterator[Json]:
+    """Yield complete events, without those of zero length."""
     rows = zip((table["start"] - origin).tolist(), (table["end"] - table["start"]).tolist(), names, strict=True)
     for index, (start, duration, name) in enumerate(rows):
         if duration <= 0:
@@ -112,12 +111,11 @@ def _slices(
         event |= {"ts": us(start), "dur": us(duration)}
         if args is not None:
             event["args"] = args[index]
-        events.append(event)
-    return events
+        yield event
 
 
-def _stream(kernels: Table, origin: int, rank: int, thread: int) -> list[Json]:
-    """Return the records of a stream. A record that overlaps the next one is cut where the next one begins.
+def _stream(kernels: Table, origin: int, rank: int, thread: int) -> Iterator[Json]:
+    """Yield the records of a stream. A record that overlaps the next one is cut where the next one begins.
 
     Viewers drop a slice that overlaps another without nesting (seen with kernels of one graph launch).
     """
@@ -127,9 +125,8 @@ def _stream(kernels: Table, origin: int, rank: int, thread: int) -> list[Json]:
     return _slices(table.with_columns(end=end), origin, rank, thread, table.texts("name"))
 
 
-def _collectives(view: RankView, origin: int) -> list[Json]:
-    """Return each collective, with its wait and its transfer nested in it."""
-    events: list[Json] = []
+def _collectives(view: RankView, origin: int) -> Iterator[Json]:
+    """Yield each collective, with its wait and its transfer nested in it."""
     calls = view.calls
     kinds, groups = calls.texts("kind"), calls.texts("group")
     for row, lane in enumerate(calls["lane"].tolist()):
@@ -143,13 +140,12 @@ def _collectives(view: RankView, origin: int) -> list[Json]:
         place = {"ph": "X", "pid": view.rank, "tid": COMMUNICATION + lane}
         kind = kinds[row] or "collective"
         if end > start:
-            events.append(place | {"name": kind, "ts": us(start - origin), "dur": us(end - start), "args": args})
+            yield place | {"name": kind, "ts": us(start - origin), "dur": us(end - start), "args": args}
         if ready == UNKNOWN:
             continue
         for name, left, right in (("wait", start, ready), ("transfer", ready, end)):
             if right > left:
-                events.append(place | {"name": name, "ts": us(left - origin), "dur": us(right - left)})
-    return events
+                yield place | {"name": name, "ts": us(left - origin), "dur": us(right - left)}
 
 
 def _known(value: Any, unknown: int = UNKNOWN) -> int | None:
@@ -160,11 +156,10 @@ def _ms(value: Any) -> float | None:
     return None if value == UNKNOWN else int(value) * 1e-6
 
 
-def _counters(view: RankView, origin: int) -> list[Json]:
-    """Return counters that grow from 0 in each step: ms of wait, and ms of communication that compute hides."""
+def _counters(view: RankView, origin: int) -> Iterator[Json]:
+    """Yield counters that grow from 0 in each step: ms of wait, and ms of communication that compute hides."""
     waits = view.comm.take(view.comm["part"] == WAIT)
     hidden = view.comm.take(view.comm["hidden"])
-    events: list[Json] = []
     for name, table in (("wait in the step (ms)", waits), ("overlap in the step (ms)", hidden)):
         merged = union(table["start"], table["end"])
         for start, end in zip(view.steps["start"].tolist(), view.steps["end"].tolist(), strict=True):
@@ -175,15 +170,12 @@ def _counters(view: RankView, origin: int) -> list[Json]:
                 points.append((left, total))
                 total += right - left
                 points.append((right, total))
-            events += [
-                {"ph": "C", "name": name, "pid": view.rank, "ts": us(at - origin), "args": {"ms": value * 1e-6}}
-                for at, value in points
-            ]
-    return events
+            for at, value in points:
+                yield {"ph": "C", "name": name, "pid": view.rank, "ts": us(at - origin), "args": {"ms": value * 1e-6}}
 
 
-def _arrows(timeline: Timeline, origin: int) -> list[Json]:
-    """Return arrows for each collective: from its start on the last rank to its transfer on every other rank."""
+def _arrows(timeline: Timeline, origin: int) -> Iterator[Json]:
+    """Yield arrows for each collective: from its start on the last rank to its transfer on every other rank."""
     members: dict[int, list[tuple[int, int, int, int]]] = {}
     for view in timeline.views:
         calls = view.calls
@@ -191,14 +183,12 @@ def _arrows(timeline: Timeline, origin: int) -> list[Json]:
         columns = (calls[name][split].tolist() for name in ("call", "start", "ready", "lane"))
         for call, start, ready, lane in zip(*columns, strict=True):
             members.setdefault(call, []).append((view.rank, start, ready, lane))
-    events: list[Json] = []
     for call, ranks in members.items():
         last, start, _, lane = max(ranks, key=lambda item: item[1])
         for rank, _, ready, other in ranks:
             if rank == last:
                 continue
             flow = {"name": "released", "cat": "collective", "id": (call << 20) + rank}
-            events.append(flow | {"ph": "s", "pid": last, "tid": COMMUNICATION + lane, "ts": us(start - origin)})
+            yield flow | {"ph": "s", "pid": last, "tid": COMMUNICATION + lane, "ts": us(start - origin)}
             end = {"ph": "f", "bp": "e", "pid": rank, "tid": COMMUNICATION + other, "ts": us(ready - origin)}
-            events.append(flow | end)
-    return events
+            yield flow | end

@@ -1,6 +1,7 @@
 """An SQLite file is a program: what a stranger's export may make this one do."""
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 from rankscope.analysis.core.notices import UnreadableTraceError
 from rankscope.analysis.read.nsys.export import Export
 from rankscope.analysis.read.nsys.guard import guard
+from rankscope.conf.cli import main
 
+GLOO = Path(__file__).parents[2] / "data" / "nsys" / "gloo_w2" / "rank_0.sqlite"
 Make = Callable[[sqlite3.Connection], object]
 
 
@@ -65,3 +68,33 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.sqlite")
     with pytest.raises(OSError, match="not a regular file"):
         Export(tmp_path / "a.sqlite", "a.sqlite")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda base: base.execute("ALTER TABLE StringIds RENAME TO s"),
+        lambda base: base.execute('ALTER TABLE NVTX_EVENTS RENAME COLUMN "text" TO "text""); DROP TABLE x; --"'),
+    ],
+)
+def test_a_stripped_copy_of_odd_tables(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.sqlite"
+    shutil.copy(GLOO, path)
+    with sqlite3.connect(path) as database:
+        make(database)
+    database.close()
+    assert main(["nsys-strip", str(path), "--out", str(tmp_path / "out")]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_stripped_copy_has_no_views_and_computed_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    shutil.copy(GLOO, path)
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE NVTX_EVENTS RENAME TO n")
+        database.execute("CREATE VIEW NVTX_EVENTS AS SELECT *, hex(zeroblob(450000000)) FROM n")
+        database.execute("ALTER TABLE StringIds DROP COLUMN value")
+        database.execute("ALTER TABLE StringIds ADD COLUMN value GENERATED ALWAYS AS (hex(zeroblob(450000000)))")
+    database.close()
+    assert main(["nsys-strip", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "a.sqlite").stat().st_size < path.stat().st_size

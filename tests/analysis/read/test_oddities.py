@@ -162,3 +162,52 @@ def test_a_folder_whose_files_are_no_traces_is_refused_by_a_file_s_name(tmp_path
         (tmp_path / name).write_text("nope")
     with pytest.raises(AnalysisError, match=r"rank0\.json: not a trace, nor is any other file"):
         load(tmp_path)
+
+
+def test_events_inside_another_list_cost_only_themselves(tmp_path: Path) -> None:
+    other = document(0, [step(1, 0, 100), kernel("k", 10, 20)])
+    nested = document(1, [[step(1, 0, 100), kernel("k", 10, 20)], kernel("k", 40, 20)])  # type: ignore[list-item]
+    found = summarise(load(write(tmp_path, other, nested)))
+    assert found["status"] == "partial" and found["missing_ranks"] == [1]
+
+
+def test_a_rank_without_steps_beside_one_with_steps(tmp_path: Path) -> None:
+    """Its activity is that of its whole window, which is no step of the other."""
+    stepless = document(1, [kernel("k", 10, 20), kernel("k", 120, 20)])
+    found = summarise(load(write(tmp_path, document(0, [step(0, 0, 100), kernel("k", 10, 20)]), stepless)))
+    assert [row["rank"] for row in found["per_rank"]] == [0]
+
+
+@pytest.mark.parametrize("time", [2**62 / US, -(2**61) / US, "9" * 5000, 1e300])
+def test_a_time_that_cannot_be_is_unknown(time: Any, tmp_path: Path) -> None:
+    events = [step(1, 0, 100), step(2, time, 100), kernel("k", 10, 20), kernel("k", time, time)]
+    analysis = load(write(tmp_path, document(0, events), document(1, [step(1, 0, 100), kernel("k", 10, 20)])))
+    assert analysis.steps()["step"].unique().tolist() == [1]
+
+
+def test_long_names_stay_different(tmp_path: Path) -> None:
+    names = ["x" * 50_000 + end for end in "ab"]
+    (tmp_path / "rank0.json").write_text(json.dumps(document(0, [kernel(name, 0, 1) for name in names])))
+    words = [word for word in kineto.read(tmp_path / "rank0.json").device.texts("name") if word]
+    assert len(set(words)) == 2 and all(len(word) < 5000 and "50001 characters" in word for word in words)
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_names_that_differ_only_in_the_middle(fast: bool, tmp_path: Path) -> None:
+    """The scanner's quick hash does not see the middle: then it must look at all of it."""
+    names = [f"enumerate(DataLoader)#{number:06d}.__next__" for number in range(20_000)]
+    (tmp_path / "rank0.json").write_text(json.dumps(document(0, [kernel(name, 0, 1) for name in names])))
+    assert kineto.read(tmp_path / "rank0.json", fast=fast).device.texts("name") == names
+
+
+def test_begin_and_end_of_ranges_by_name_and_without(tmp_path: Path) -> None:
+    def mark(phase: str, ts: float, name: str | None) -> dict[str, Any]:
+        named = {} if name is None else {"name": name}
+        return {"ph": phase, "cat": "cpu_op", "pid": 1, "tid": 1, "ts": ts} | named
+
+    events = [mark("B", 0, "a"), mark("B", 1, "b"), mark("B", 2, "a"), mark("E", 3, "b"), mark("E", 4, None)]
+    events += [mark("E", 6, "a"), mark("E", 7, "a"), mark("E", 8, None)]
+    (tmp_path / "rank0.json").write_text(json.dumps(document(0, [*events, kernel("k", 0, 1)])))
+    host = kineto.read(tmp_path / "rank0.json").host
+    found = zip(host.texts("name"), host["start"].tolist(), host["duration"].tolist(), strict=True)
+    assert sorted(found) == [("a", 0, 6 * US), ("a", 2 * US, 2 * US), ("b", 1 * US, 2 * US)]

@@ -71,14 +71,42 @@ def test_poison_stays_text(
 ) -> None:
     place, out = make(tmp_path), tmp_path / "out"
     assert main([command, str(place), "--out", str(out)]) in (0, 2, 3)
+    look_at(out, capfd)
+
+
+def make_sweep(folder: Path) -> Path:
+    """Return a sweep of two poisoned points, with poison in its record."""
+    for number in ("000", "001"):
+        point = shutil.copytree(DATA / "runs" / "resnet_w2", folder / "sweep" / "points" / number)
+        poison_run(point)
+    listed = [
+        {"id": f"{number}", "overrides": [POISON], "folder": number, "status": status, "failure": {"message": POISON}}
+        for number, status in (("000", "completed"), ("001", "failed"))
+    ]
+    record = {"layout": 1, "overrides": [POISON], "points": listed}
+    (folder / "sweep" / "sweep.json").write_text(json.dumps(record))
+    return folder / "sweep"
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "tensorboard"])
+def test_poison_in_a_sweep_stays_text(command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    sweep, out = make_sweep(tmp_path), tmp_path / "out"
+    words = [str(sweep), str(sweep)] if command == "compare" else [str(sweep), "--out", str(out)]
+    assert main([command, *words]) in (0, 2, 3)
+    look_at(out, capfd, some=command == "report")
+
+
+def look_at(out: Path, capfd: pytest.CaptureFixture[str], *, some: bool = True) -> None:
+    """Look for poison that acts: on the terminal, in pages, figures, Markdown and CSV."""
     printed = capfd.readouterr()
     assert harmless(printed.out) and harmless(printed.err)
-    pages = [path for path in out.rglob("*") if path.suffix in (".html", ".svg", ".md")]
-    assert pages
+    pages = [path for path in out.rglob("*") if path.suffix in (".html", ".svg", ".md", ".csv")]
+    assert bool(pages) == some
     for page in pages:
         text = re.sub(r"(?s)\n```\n.*?\n```\n", "", page.read_bytes().decode())  # code is shown as it is
         assert harmless(text), page.name
-        assert "<img src=x" not in text, page.name
+        assert page.suffix == ".csv" or "<img src=x" not in text, page.name
+        assert page.suffix != ".csv" or not re.search(r"(?m)(^|,)\"?[=+@]", text), page.name
         if page.suffix == ".md":
             rows = [line for line in text.splitlines() if line.startswith("|")]
             assert len({len(re.findall(r"(?<!\\)\|", row)) for row in rows}) <= 2  # two tables

@@ -55,3 +55,16 @@ def test_without_flops_or_ceilings_nothing_is_invented(tmp_path: Path) -> None:
     assert roofline(rank_dir(tmp_path, "[[2, 2], [2, 2]]", None), parse_config({}), NODE) is None
     table = roofline(rank_dir(tmp_path, "[[2, 2], [2, 2]]", 16), parse_config({}), None)
     assert table is not None and table["bound"].tolist() == [-1] and table.to_pandas()["of_roof"].isna().all()
+
+
+@pytest.mark.parametrize(
+    "shapes", ["[1, 2]", "[[0, 0], [0, 0]]", f"[[{10**300}, 1], [1, 1]]", "[" * 9999, "__import__"]
+)
+def test_odd_shapes_have_no_bytes(shapes: str, tmp_path: Path) -> None:
+    table = roofline(rank_dir(tmp_path, shapes, 16), parse_config({}), NODE)
+    assert table is not None and table.to_pandas()["bytes"].isna().all()
+
+
+@pytest.mark.parametrize("flops", [-1, 2**62])
+def test_damaged_counts_are_left_out(flops: int, tmp_path: Path) -> None:
+    assert roofline(rank_dir(tmp_path, "[[2, 2], [2, 2]]", flops), parse_config({}), NODE) is None

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rankscope.launch.system import processes
@@ -62,3 +63,12 @@ def test_signals_are_noted_and_raised_where_it_is_safe() -> None:
             stop.check()
         assert interrupted.value.signum == signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_process_that_drops_its_environment_and_its_session_goes_too(tmp_path: Path) -> None:
+    marked = {**os.environ, processes.MARK: processes.mark(tmp_path)}
+    pid = tmp_path / "pid"
+    agent = processes.start(["sh", "-c", f"env -i setsid sh -c 'echo $$ > {pid}; exec sleep 600' & wait"], marked)
+    wait_for(lambda: pid.exists() and bool(pid.read_text()), "the daemon")
+    processes.end(agent, tmp_path, grace_s=0.2)
+    wait_for(lambda: not psutil.pid_exists(int(pid.read_text())), "the daemon to end")

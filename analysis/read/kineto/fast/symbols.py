@@ -20,6 +20,7 @@ from rankscope.analysis.read.kineto.fast.llvm import (
 )
 
 _ONE = np.uint64(1)
+_CROWDED = 32  # slots in a row with other strings, after which a string gets another place
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -46,6 +47,17 @@ def lookup(base: Any, at: Any, length: Any, keys: Any, multiplier: Any) -> Any:
     return np.int64(uint64(keys, slot + 4))
 
 
+@njit(inline="always")
+def _hash(base: Any, at: Any, length: Any, stride: Any) -> Any:
+    """Return a hash of the ends of a string and of 8 bytes every `stride` bytes; 8: of all of it."""
+    hashed = (_head(base, at, length) ^ np.uint64(length)) * _MULTIPLIER
+    if length > 8:
+        hashed = (hashed ^ (hashed >> np.uint64(29)) ^ word(base, at + length - 8)) * _MULTIPLIER
+        for i in range(8, length - 8, stride):
+            hashed = (hashed ^ (hashed >> np.uint64(31)) ^ word(base, at + i)) * _MULTIPLIER
+    return hashed ^ (hashed >> np.uint64(32))
+
+
 @njit
 def symbol(base: Any, at: Any, length: Any, table: Any) -> Any:
     """Return the code of a string, storing it if it is new; -1: the table must grow first.
@@ -55,13 +67,9 @@ def symbol(base: Any, at: Any, length: Any, table: Any) -> Any:
     hashes, codes, mask, arena, offsets = (
         int64(table, 0), int64(table, 1), int64(table, 2), int64(table, 3), int64(table, 4),
     )  # fmt: skip
-    hashed = (_head(base, at, length) ^ np.uint64(length)) * _MULTIPLIER
-    if length > 8:
-        hashed = (hashed ^ (hashed >> np.uint64(29)) ^ word(base, at + length - 8)) * _MULTIPLIER
-        for i in range(8, length - 8, 24):
-            hashed = (hashed ^ (hashed >> np.uint64(31)) ^ word(base, at + i)) * _MULTIPLIER
-    hashed ^= hashed >> np.uint64(32)
+    hashed = _hash(base, at, length, np.int64(24))
     slot = np.int64(hashed & np.uint64(mask))
+    tried = 0
     while True:
         code = int32(codes, slot)
         if code < 0:
@@ -81,6 +89,10 @@ def symbol(base: Any, at: Any, length: Any, table: Any) -> Any:
             if int64(offsets, code + 1) - start == length and _same(base, at, arena, start, length):
                 return code
         slot = (slot + 1) & mask
+        tried += 1
+        if tried == _CROWDED:  # many strings that differ only where the hash did not look
+            hashed = _hash(base, at, length, np.int64(8))
+            slot = np.int64(hashed & np.uint64(mask))
 
 
 @njit(inline="always")
