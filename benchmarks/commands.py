@@ -147,7 +147,7 @@ class Bench:
         place = self.inputs / "peer"
         program = Program(
             f"HTA 0.5.0, {task}",
-            [str(place / "bin" / "python"), str(HERE / "ingest_peer.py"), task, str(path)],
+            [str(place / "bin" / "python"), str(HERE / "hta_peer.py"), task, str(path)],
             self.scratch,
             warm=True,
             once=True,

@@ -1,4 +1,4 @@
-"""One run of HTA for benchmarks/ingest.py, in its own environment: TASK PATH. Prints the same as ingest_task.py."""
+"""One run of HTA for benchmarks/commands.py, in its own environment: TASK PATH. Prints its seconds, CPU time and memory."""
 
 import json
 import logging
