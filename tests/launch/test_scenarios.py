@@ -15,7 +15,7 @@ def test_a_slow_loader_comes_first(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert main([*command, "steps=8", "warmup_steps=2"]) == 0
     first = read_json(tmp_path / "run" / "analysis" / "summary.json")["findings"][0]
     assert (first["id"], first["severity"], first["ranks"]) == ("data_stall", "high", [0, 1])
-    assert 45 <= first["recoverable_ms"] <= 100  # a sleep of 50: a busy machine only makes it longer
+    assert 30 <= first["recoverable_ms"] <= 100  # a sleep of 50; a gain ends where the cores would be busy
     assert first["overrides"] == ["num_workers=4"]
     printed = capfd.readouterr().out
     assert "What a fix would bring\n  data_stall (rank 0, 1): up to " in printed and "try num_workers=4" in printed
