@@ -238,12 +238,17 @@ def _of_rank(walked: Walk, *, modules: bool) -> Table:
 
 def _through_ranges(host: Table, parent: Column) -> Column:
     """Return for each row the operator it is nested in, skipping named ranges in between."""
-    beyond = np.where(host["annotation"] == 1, parent, np.arange(len(host)))
-    while True:  # each round doubles how far it looks
-        further = np.where(beyond >= 0, beyond[np.maximum(beyond, 0)], -1)
-        if np.array_equal(further, beyond):
-            return np.where(parent >= 0, beyond[np.maximum(parent, 0)], -1)
-        beyond = further
+    is_range = host["annotation"] == 1
+    beyond = parent.copy()  # of a range: the operator around it; each round doubles how far that looks
+    rows = np.flatnonzero(is_range & (parent >= 0))
+    while len(rows := rows[is_range[beyond[rows]]]):
+        beyond[rows] = beyond[beyond[rows]]
+        rows = rows[beyond[rows] >= 0]
+    inside = np.flatnonzero(parent >= 0)
+    inside = inside[is_range[parent[inside]]]
+    holder = parent.copy()
+    holder[inside] = beyond[parent[inside]]
+    return holder
 
 
 def _launched(data: RankData, steps: list[int]) -> Table:
