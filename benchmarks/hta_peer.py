@@ -1,4 +1,4 @@
-"""One run of HTA for benchmarks/commands.py, in its own environment: TASK PATH. Prints its seconds, CPU time and memory."""
+"""One run of HTA for benchmarks/commands.py, in its own environment: TASK PATH. Prints seconds, CPU time and memory."""
 
 import json
 import logging
