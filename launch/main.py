@@ -43,7 +43,7 @@ def run(multirun: bool, resume: Path | None, cfg: bool, words: tuple[str, ...]) 
             raise ConfigError("--resume: give the sweep's folder and nothing else; its points are in its sweep.json")
         with Stop() as stop:
             return sweep.resume(resume, stop)
-    overrides = overrides_only(words, "-m, --resume, --cfg and --help, the rest is key=value")
+    overrides = overrides_only(words, ["-m", "--multirun", "--resume", "--cfg", "--help"])
     if multirun and cfg:
         raise ConfigError("--cfg: shows the configuration of one run; leave out -m, and give each key one value")
     if multirun:

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from rankscope.conf import ConfigError, RunConfig, parse_config
+from rankscope.conf.key_help import KEY_HELP
 from rankscope.conf.sections import ModelName, SlurmConfig
 from rankscope.launch.configure.compose import compose, keys, option_groups, submission
 from rankscope.launch.configure.usage import usage
@@ -25,7 +26,13 @@ REFUSED = [
     ("model.size=giant", ("model.size='giant'", "tiny, small, medium, large, xl")),
     ("model={name: gpt}", ("model", MODELS)),
     ("world_size=1,2", ("world_size=1,2", "several values")),
-    ("world_size=", ("world_size=''", "int")),
+    ("world_size=", ("world_size=''", "whole number")),
+    ("model=gpd", ("model=gpd", "did you mean gpt")),
+    ("device=gpu", ("device='gpu'", "did you mean cuda")),
+    ("passes=[plain,tourch]", ("passes[1]='tourch'", "did you mean torch")),
+    ("passes=plain", ("passes='plain'", "a list", "passes=[")),
+    ("steps_from=auto", ("steps_from=auto", "script=FILE")),
+    ("scenario.rank=first", ("scenario.rank='first'", "all, rotating, a whole number")),
     ("passes=[plain", ("passes=[plain", "key=value")),
     ("world_size", ("world_size", "key=value")),
     ("name=${nowhere}", ("nowhere", "name")),
@@ -79,6 +86,12 @@ def test_refusal_is_one_line_that_names_the_key(override: str, parts: tuple[str,
         assert part in message
 
 
+@pytest.mark.parametrize("word", ["batch_size=8", "num_workers=0", "model=gpt", "precision=fp32", "ddp.bucket_cap_mb=25"])
+def test_a_script_ignores_no_key_in_silence_not_even_a_default(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"only applies to the reference model; train.py takes its own settings"):
+        compose(["script=train.py", word])
+
+
 def test_overrides_beat_groups_and_words_like_off_stay_words() -> None:
     config = compose(["scenario=slow_host", "scenario.ms=5", "world_size=2", "compile=off", "passes=[torch]"])
     assert (config.scenario.fault, config.scenario.ms, config.compile, config.passes) == ("host", 5, "off", ["torch"])
@@ -98,9 +111,17 @@ def test_what_composes_survives_plain_data() -> None:
     assert parse_config(msgspec.to_builtins(config)) == config
 
 
-def test_help_names_every_key_within_80_columns() -> None:
-    text = usage()
-    assert max(map(len, text.splitlines())) <= 80
-    sections = {a for a, b in pairwise(keys()) if b.startswith(f"{a}.")}
-    for key in set(keys()) - sections:
-        assert f"  {key}=" in text
+def test_help_explains_every_key_within_80_columns() -> None:
+    lines = usage().splitlines()
+    assert max(map(len, lines)) <= 80
+    every = [*keys(), *keys(SlurmConfig, "hydra.launcher.")]
+    settable = set(every) - {a for a, b in pairwise(every) if b.startswith(f"{a}.")}
+    assert settable == set(KEY_HELP)
+    for key in settable:
+        at = next(row for row, line in enumerate(lines) if line.startswith(f"  {key}="))
+        text = " ".join(" ".join(lines[at + 1 : at + 6]).split())
+        assert " ".join(KEY_HELP[key].split()) in text
+
+
+def test_help_begins_with_your_own_script() -> None:
+    assert usage().splitlines()[0] == "usage: rankscope run script=FILE [KEY=VALUE]... [-- ARGUMENT...]"
