@@ -28,7 +28,9 @@ def overrides_only(words: Sequence[str], options: Sequence[str]) -> list[str]:
     for word in words:
         if word.startswith("-"):
             near = suggestion(word.partition("=")[0], options) or _as_key(word)
-            raise ConfigError(f"{word}: no such option; {near}the options are {', '.join(options)}; the rest is key=value")
+            raise ConfigError(
+                f"{word}: no such option; {near}the options are {', '.join(options)}; the rest is key=value"
+            )
     return list(words)
 
 

@@ -46,7 +46,14 @@ def usage() -> str:
         for name, options in option_groups().items()
         for line in _wrapped(" | ".join(options), f"  {name:<10} ", " " * 13)
     ]
-    lines = [_HEAD, "", "Groups, a set of values by name:", *groups, "", "Keys, with their defaults and what they take:"]
+    lines = [
+        _HEAD,
+        "",
+        "Groups, a set of values by name:",
+        *groups,
+        "",
+        "Keys, with their defaults and what they take:",
+    ]
     hints = get_type_hints(RunConfig, include_extras=True)
     sections = {name: hint for name, hint in hints.items() if _is_section(hint)}
     lines += _rows(RunConfig(), {name: hint for name, hint in hints.items() if name not in sections}, "")

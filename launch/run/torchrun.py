@@ -18,6 +18,7 @@ from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.rank_progress import Display, RankProgress, read_progress, stand_still
 
 _STACK_WAIT_S = 3.0
+_WITHOUT_STEP = 20  # backward passes after which the user is told that no step was found
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
 
 def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop) -> Cut | None:
     """Show progress until torchrun ends; returns None, or the limit that was exceeded."""
-    clock, ranks = _Clock(config, pass_dir), config.world_size // config.launch.nnodes
+    clock, ranks, hint = _Clock(config, pass_dir), config.world_size // config.launch.nnodes, None
     with Display(pass_dir.name, ranks) as display:
         while agent.poll() is None:
             if stop.signum is not None:
@@ -130,6 +131,8 @@ def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDi
             stop.check()
             progress = read_progress(pass_dir)
             display.update(progress)
+            if hint is None and (hint := _hint(config, progress)) is not None:
+                display.say(f"{pass_dir.name}: {hint}")
             cut = clock.exceeded(progress)
             if cut is not None:
                 return cut
@@ -138,11 +141,24 @@ def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDi
     return None
 
 
+def _hint(config: RunConfig, ranks: Mapping[int, RankProgress]) -> str | None:
+    """Return what to do about a script whose loop runs and whose steps are not found, or None. It goes on meanwhile."""
+    passes = max((said.backwards for said in ranks.values()), default=0)
+    if passes < _WITHOUT_STEP:
+        return None
+    why = "" if config.steps_from == "auto" else f" of steps_from={config.steps_from}"
+    return (
+        f"{passes} backward passes, and no step{why} was found; the script goes on. "
+        "steps_from=backward takes each of them as a step; or call Recorder().step() once a step"
+    )
+
+
 class _Clock:
     """Knows the limits of a start, and when the ranks last made progress."""
 
     def __init__(self, config: RunConfig, pass_dir: PassDir) -> None:
         self._limits, self._end = config.launch, slurm.end_of_job()
+        self._is_script = config.script is not None
         self._runs_on, self._ranks = config.run_on, config.world_size // config.launch.nnodes
         self._pass_dir = pass_dir
         self._begun = self._moved = time.monotonic()
@@ -151,7 +167,7 @@ class _Clock:
     def exceeded(self, ranks: dict[int, RankProgress]) -> Cut | None:
         """Return the limit that is exceeded now, or None."""
         now, limits = time.monotonic(), self._limits
-        if not stand_still(self._before, ranks):
+        if not stand_still(self._before, ranks) or self._sets_up(ranks):
             self._moved = now
         self._before = ranks
         if self._end is not None and time.time() > self._end - limits.reserve_s:
@@ -173,6 +189,14 @@ class _Clock:
                 )
             return Cut("stall", text)
         return None
+
+    def _sets_up(self, ranks: Mapping[int, RankProgress]) -> bool:
+        """Return whether a script is before its first step: it may load, tokenise or compile for any time."""
+        return (
+            self._is_script
+            and len(ranks) >= self._ranks
+            and not any(said.step or said.alone for said in ranks.values())
+        )
 
 
 def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:

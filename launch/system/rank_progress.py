@@ -17,7 +17,8 @@ from rankscope.launch.system.terminal import may_be_gone
 class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress.json of one rank: `step` of `of` in `phase`, its pid, and the time of writing (Unix seconds).
 
-    `alone` are steps that it made while other ranks made none. `stacks`: it answers the signal that asks for stacks.
+    `alone` are steps that it made while other ranks made none. `batches` came from any loader of a script. `backwards`
+    went by in a script in which no step is found. `stacks`: it answers the signal that asks for stacks.
     """
 
     phase: str
@@ -26,6 +27,8 @@ class RankProgress(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     time: float = 0.0
     alone: int = 0
+    batches: int = 0
+    backwards: int = 0
     stacks: bool = False
 
     @property
@@ -47,9 +50,9 @@ def stand_still(before: Mapping[int, RankProgress], now: Mapping[int, RankProgre
     return _places(before) == _places(now)
 
 
-def _places(ranks: Mapping[int, RankProgress]) -> dict[int, tuple[tuple[int, int], bool]]:
+def _places(ranks: Mapping[int, RankProgress]) -> dict[int, tuple[tuple[int, int], bool, int]]:
     """Return how far each rank is. Only its first step alone is progress: such steps are never recorded."""
-    return {rank: (said.place, said.alone > 0) for rank, said in ranks.items()}
+    return {rank: (said.place, said.alone > 0, said.batches) for rank, said in ranks.items()}
 
 
 def _read(path: Path) -> RankProgress | None:
@@ -57,6 +60,10 @@ def _read(path: Path) -> RankProgress | None:
         return msgspec.convert(json.loads(path.read_text()), RankProgress, strict=False)
     except (OSError, ValueError):  # msgspec's errors are ValueErrors
         return None
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
 
 
 class Display:
@@ -71,14 +78,14 @@ class Display:
         self._said: str | None = None
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=self._console, auto_refresh=False)
-        self._task = self._bar.add_task(f"{name}: starting {world_size} ranks", total=None)
+        self._task = self._bar.add_task(f"{name}: starting {_ranks(world_size)}", total=None)
 
     def __enter__(self) -> Self:
         with may_be_gone():
             if self._console.is_terminal:
                 self._bar.start()
             else:
-                self.say(f"{self._name}: starting {self._world_size} ranks")
+                self.say(f"{self._name}: starting {_ranks(self._world_size)}")
         return self
 
     def __exit__(self, *error: object) -> None:

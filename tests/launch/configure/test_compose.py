@@ -86,7 +86,9 @@ def test_refusal_is_one_line_that_names_the_key(override: str, parts: tuple[str,
         assert part in message
 
 
-@pytest.mark.parametrize("word", ["batch_size=8", "num_workers=0", "model=gpt", "precision=fp32", "ddp.bucket_cap_mb=25"])
+@pytest.mark.parametrize(
+    "word", ["batch_size=8", "num_workers=0", "model=gpt", "precision=fp32", "ddp.bucket_cap_mb=25"]
+)
 def test_a_script_ignores_no_key_in_silence_not_even_a_default(word: str) -> None:
     with pytest.raises(ConfigError, match=r"only applies to the reference model; train.py takes its own settings"):
         compose(["script=train.py", word])
