@@ -23,6 +23,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "train on N ranks, record every rank, analyse",
     ),
+    "demo": (
+        "rankscope.launch.demo",
+        "main",
+        "record a healthy and a faulty job here, half a minute",
+    ),
     "analyze": (
         "rankscope.analysis.commands.analyze",
         "main",

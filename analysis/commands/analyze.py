@@ -103,6 +103,7 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
     type=click.Path(path_type=Path),
     help="File of `rankscope ceilings` for the node that recorded (a run finds it automatically).",
 )
+@click.option("--brief", is_flag=True, help="Print only the verdict, the findings in a line each, and the files.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 def analyze(
     paths: tuple[Path, ...],
@@ -117,6 +118,7 @@ def analyze(
     steps_from: str | None,
     limits: Limits,
     ceilings: Path | None,
+    brief: bool,
     quiet: bool,
 ) -> int:
     """Show where the time of a distributed step goes, which rank is late, and why.
@@ -137,7 +139,8 @@ def analyze(
             ceilings=ceilings,
         )
         with output(out) as folder:
-            return _analyze(paths, folder, json_file, options, console, allow_partial=allow_partial, quiet=quiet)
+            status = _analyze(paths, folder, json_file, options, console, brief=brief, quiet=quiet)
+            return OK if status == PARTIAL and allow_partial else status
     except AnalysisError as error:
         from rankscope.analysis.show.summary import error_summary
 
@@ -156,36 +159,36 @@ def _analyze(
     options: Options,
     console: Console,
     *,
-    allow_partial: bool,
+    brief: bool,
     quiet: bool,
 ) -> int:
     folder = _folder(paths, out)
     key = answers.key_of(paths, options)
     answer = answers.kept(key)
-    if answer is not None and (folder is None or answer.complete):
-        summary = _give(answer, folder, console, quiet=quiet)
+    if answer is not None and (folder is None or answer.has_reports):
+        summary = _give(answer, folder, console, brief=brief, quiet=quiet)
     else:
         from rankscope.analysis.commands.answer import make
 
         with answers.new_answer(key) as made:
             make(paths, options, made, reports=folder is not None)
-            summary = _give(answers.made_in(made), folder, console, quiet=quiet)
+            summary = _give(answers.made_in(made), folder, console, brief=brief, quiet=quiet)
     _write_json(summary, json_file)
-    return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
+    return PARTIAL if summary["status"] == "partial" else OK
 
 
-def _give(answer: answers.Answer, folder: Path | None, console: Console, *, quiet: bool) -> Json:
+def _give(answer: answers.Answer, folder: Path | None, console: Console, *, brief: bool, quiet: bool) -> Json:
     """Print an answer, put its files in `folder`, and return its summary."""
     summary = answer.summary()
     if not quiet:
-        show(summary, console)
+        show(summary, console, brief=brief)
     if folder is not None:
         answer.copy_to(folder)
         if not quiet and answer.has_reports:
-            console.print(
-                f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
-                f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
-            )
+            reports = [str(folder / name) for name in ("report.html", "report.md") if name in answer.names]
+            tables = [str(folder / "tables")] if "report.md" in answer.names else []  # a run without traces has none
+            numbers = [str(folder / "summary.json"), *tables]
+            console.print(f"\nReport: {', '.join(reports)}\nNumbers: {', '.join(numbers)}")
     return summary
 
 

@@ -12,7 +12,7 @@ def make(paths: tuple[Path, ...], options: Options, folder: Path, *, reports: bo
     """Analyse a recording and write `summary.json` to `folder`, with `reports` also everything else."""
     analysis = load(*paths, options=options)
     summary = summarise(analysis)
-    if reports and analysis.ranks:
+    if reports:
         from rankscope.analysis.show.files import write
 
         write(analysis, summary, folder, paths[0].resolve().name)

@@ -29,6 +29,7 @@ def _profiler_distorts(facts: Facts, limits: Limits) -> Claim | None:
 DISTORTS = Rule(
     id="profiler_distorts",
     says="the traced step does not represent the plain step",
+    seen_in="trust",
     based_on="profiler overhead",
     check=_profiler_distorts,
     advice=Advice(
@@ -67,6 +68,7 @@ def _slow_steps(facts: Facts, limits: Limits) -> Claim | None:
 SLOW_STEPS = Rule(
     id="slow_steps",
     says="some steps take far longer than the usual one",
+    seen_in="steps",
     based_on="every unprofiled step of every rank; stacks of the main thread while such a step lasts",
     check=_slow_steps,
     advice=Advice("some steps take far longer than the usual one; make the work rarer, shorter or asynchronous"),
@@ -84,6 +86,11 @@ RULES: tuple[Rule, ...] = (
     DISTORTS,  # last, because it says how far to trust the others
 )
 _BY_ID = {rule.id: rule for rule in RULES}
+
+
+def rule_of(finding_id: str) -> Rule | None:
+    """Return the rule of a finding; None for one of another version."""
+    return _BY_ID.get(finding_id)
 
 
 def explain(recording: Recording, without: Unprofiled) -> list[Finding]:

@@ -183,6 +183,7 @@ RULES = (
     Rule(
         id="exposed_comm",
         says="gradients move while nothing computes",
+        seen_in="exposed_transfer",
         based_on="exposed transfer; against the node's ceiling: bound by bandwidth or by latency",
         check=_exposed_comm,
         advice=Advice(
@@ -211,6 +212,7 @@ RULES = (
     Rule(
         id="no_overlap",
         says="almost no communication is hidden, and gradients are reduced in one or two collectives",
+        seen_in="exposed_transfer",
         based_on="overlap ratio",
         counts_steps=True,
         check=_no_overlap,
@@ -236,6 +238,7 @@ RULES = (
     Rule(
         id="large_last_bucket",
         says="the last reduction of gradients, which nothing can hide, holds most of the bytes",
+        seen_in="exposed_transfer",
         based_on="sizes in order of start",
         counts_steps=True,
         check=_large_last_bucket,
@@ -258,6 +261,7 @@ RULES = (
     Rule(
         id="small_buckets",
         says="many small all-reduces or reduce-scatters",
+        seen_in="collectives",
         based_on="mean size (gloo's records have none: then `ddp.bucket_cap_mb`), calls per step",
         counts_steps=True,
         check=_small_buckets,
@@ -272,6 +276,7 @@ RULES = (
     Rule(
         id="sync_every_micro_step",
         says="accumulation without `no_sync`",
+        seen_in="collectives",
         based_on="the run's settings",
         counts_steps=True,
         check=_sync_every_micro_step,
@@ -284,6 +289,7 @@ RULES = (
     Rule(
         id="unused_parameters_scan",
         says="DDP looks for unused parameters",
+        seen_in="collectives",
         based_on="the run's settings; in foreign traces an all-reduce of integers in every step",
         counts_steps=True,
         check=_unused_parameters_scan,

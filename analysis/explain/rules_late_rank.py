@@ -91,6 +91,7 @@ def _late(cause: str, says: str, advice: Advice, part: Part | None = None, profi
     return Rule(
         id=f"straggler_{cause}",
         says=says,
+        seen_in="late rank",
         based_on="the verdict (docs/metrics.md)",
         check=_straggler(cause),
         advice=advice,

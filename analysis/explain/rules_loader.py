@@ -58,6 +58,7 @@ RULES = (
     Rule(
         id="data_stall",
         says="the device waits for batches",
+        seen_in="data_stall",
         based_on="data stall of the step; how much of the wait is the loader's own CPU time, and how many cores are "
         "available for workers",
         check=_data_stall,
@@ -91,6 +92,7 @@ RULES = (
     Rule(
         id="first_batch",
         says="the loader starts again in every epoch",
+        seen_in="data_stall",
         based_on="data waits of more than ten times the median, after the first step",
         counts_steps=True,
         check=_first_batch,

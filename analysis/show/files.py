@@ -11,8 +11,8 @@ from rankscope.analysis.core.png import png
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.read.run_settings import config_of
 from rankscope.analysis.result import Analysis
-from rankscope.analysis.show.html import report_html
 from rankscope.analysis.show.markdown import report
+from rankscope.analysis.show.report.page import report_html
 from rankscope.analysis.show.tables import tables
 from rankscope.conf.files import replacing, write_text
 
@@ -21,16 +21,18 @@ if TYPE_CHECKING:
 
 
 def write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
-    """Write everything to `folder`; `name` is that of the recording."""
+    """Write everything to `folder`; `name` is that of the recording. A run without a trace has only its page."""
     folder.mkdir(parents=True, exist_ok=True)
+    if not analysis.ranks:
+        write_text(folder / "report.html", report_html(summary, analysis, name, {}))
+        return
     (folder / "tables").mkdir(exist_ok=True)
     made = tables(analysis)
     for part, table in made.items():
         with replacing(folder / "tables" / f"{part}.parquet") as temporary:
             pq.write_table(table.to_arrow(), temporary, compression="zstd")
     write_text(folder / "report.md", report(summary, analysis.run_dir))
-    if any(data.span is not None for data in analysis.ranks):
-        write_text(folder / "report.html", report_html(summary, analysis, name, made))
+    write_text(folder / "report.html", report_html(summary, analysis, name, made))
     if "roofline" in made:
         _draw_roofline(analysis, made["roofline"], folder / "figures" / "roofline.png")
     if "memory" in made:

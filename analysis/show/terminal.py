@@ -12,6 +12,7 @@ from rankscope.analysis.show.words import (
     device_words,
     memory_words,
     per_words,
+    ranks_words,
     rate_words,
     slow_words,
     slowdowns,
@@ -33,8 +34,14 @@ _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
 
 
-def show(summary: Json, console: Console) -> None:
-    """Print the summary; for a run without traces only the verdict, throughput, findings and warnings."""
+def show(summary: Json, console: Console, *, brief: bool = False) -> None:
+    """Print the summary; `brief`: only the verdict and the findings, in a line each.
+
+    For a run without traces it has only the verdict, throughput, findings and warnings.
+    """
+    if brief:
+        console.print(Group(_headline(summary), *_brief_findings(summary)))
+        return
     untraced = summary["source"] is None
     parts = [_headline(summary), _findings(summary), _warnings(summary)] if untraced else _parts(summary)
     console.print(Group(*[part for part in parts if part is not None]))
@@ -52,6 +59,19 @@ def _parts(summary: Json) -> list[RenderableType | None]:
         _quality(summary),
         _warnings(summary),
     ]
+
+
+def _brief_findings(summary: Json) -> list[RenderableType]:
+    """Return a line for each finding above low, the costliest first."""
+    found = [item for item in summary["findings"] if item["severity"] != "low"]
+    if not found:
+        return [Text("Findings above low: none.")]
+    lines = []
+    for item in found:
+        gain = "gain unknown" if item["recoverable_ms"] is None else f"up to {item['recoverable_ms']:.2f} ms per step"
+        who = ranks_words(item["ranks"], summary["world_size"])
+        lines.append(Text(f"Finding: {item['id'].replace('_', ' ')} ({item['severity']}), {who}: {gain}."))
+    return list(lines)
 
 
 def _hosts(summary: Json) -> RenderableType | None:

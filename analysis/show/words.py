@@ -75,6 +75,13 @@ def _ranks(ranks: list[int]) -> str:
     return f"{', '.join(map(str, ranks[:_NAMED_RANKS]))} and {len(ranks) - _NAMED_RANKS} more"
 
 
+def ranks_words(ranks: list[int], world_size: int) -> str:
+    """Name some ranks of a job: "every rank", "rank 3", "ranks 0, 2"; of many how many there are."""
+    if len(ranks) == world_size and world_size > 1:
+        return "every rank"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranks(ranks)}"
+
+
 def _where(summary: Json) -> str:
     """Say which steps the verdict is from, if the recording has more than one kind of steps."""
     if summary["stragglers"]["window"] != "trace":

@@ -230,9 +230,10 @@ def status_of(failure: Failure | None) -> Status:
     return failure.kind if failure.kind in ("interrupted", "cancelled") else "failed"
 
 
-def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:
+def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False, brief: bool = False) -> int:
     """Start the analysis as a separate process, which prints its summary; returns its exit status."""
-    flags = [*(["--allow-partial"] if partial else []), *(["--quiet"] if quiet else [])]
+    wanted = {"--allow-partial": partial, "--quiet": quiet, "--brief": brief}
+    flags = [flag for flag, on in wanted.items() if on]
     command = [sys.executable, "-P", *_ANALYSIS, str(run_dir.path), *flags]
     process = start(command, {**os.environ, MARK: mark(run_dir.path)})
     try:
