@@ -12,8 +12,8 @@ KEY_HELP = {
     "mode": "train; eval: forward passes only; inference: one rank answers batches",
     "runs_dir": "folder for the folders of runs",
     "run_dir": "a new folder for this run; null: named by date, time and name in runs_dir",
-    "passes": "how the job is measured: without a profiler (plain), with timed collectives (timed), with torch.profiler "
-    "(torch, detail, light), with Nsight Systems (nsys)",
+    "passes": "how the job is measured: without a profiler (plain), with collectives timed (timed), by torch.profiler "
+    "(torch, detail, light), by Nsight Systems (nsys)",
     "separate": "start the ranks anew for each pass; otherwise all but nsys share one start",
     "world_size": "number of ranks: processes that train together, one GPU each",
     "batch_size": "samples of one rank in a forward pass",

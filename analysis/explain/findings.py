@@ -18,6 +18,8 @@ from rankscope.analysis.verify.without_profiler import Unprofiled
 
 _BUSY_SLOW_STEPS = 0.5  # share of what slow steps lose from which waiting for a core is their reason
 
+_TRACED = "the breakdown is that of the traced step, which is longer than the plain one"
+
 
 def _profiler_distorts(facts: Facts, limits: Limits) -> Claim | None:
     if facts.overhead is None or facts.overhead <= limits.distorts or facts.overhead_at_least <= 1:
@@ -33,16 +35,15 @@ DISTORTS = Rule(
     based_on="profiler overhead",
     check=_profiler_distorts,
     advice=Advice(
-        "the traced step does not represent the plain one: record device activities only, or use Nsight Systems",
+        f"{_TRACED}: record device activities only, or use Nsight Systems",
         ("profile=light",),
     ),
     variants={
         "light_too": Advice(
-            "the traced step does not represent the plain one, and neither does one with device activities only: use "
-            "Nsight Systems",
+            f"{_TRACED}, and a step with device activities only is longer too: use Nsight Systems",
             ("passes=[plain,nsys]",),
         ),
-        "cpu": Advice("the traced step does not represent the plain one: it is too short for a profiler"),
+        "cpu": Advice(f"{_TRACED}: its operators are short, and recording each takes time"),
     },
 )
 

@@ -9,11 +9,15 @@ from rankscope.analysis.core.json import Json
 from rankscope.analysis.show.words import (
     advice_of,
     byte_size,
+    clock_words,
     device_words,
+    gain_words,
     memory_words,
     per_words,
     ranks_words,
     rate_words,
+    recorded_words,
+    run_words,
     slow_words,
     slowdowns,
     unsplit_words,
@@ -29,6 +33,7 @@ _PARTS = (
     ("data_stall", "data stall"),
     ("host_gap", "host gap"),
 )
+_SEVERITY = {"high": "bold red", "medium": "yellow"}
 _WITNESSES = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
@@ -68,9 +73,8 @@ def _brief_findings(summary: Json) -> list[RenderableType]:
         return [Text("Findings above low: none.")]
     lines = []
     for item in found:
-        gain = "gain unknown" if item["recoverable_ms"] is None else f"up to {item['recoverable_ms']:.2f} ms per step"
-        who = ranks_words(item["ranks"], summary["world_size"])
-        lines.append(Text(f"Finding: {item['id'].replace('_', ' ')} ({item['severity']}), {who}: {gain}."))
+        who, gain = ranks_words(item["ranks"], summary["world_size"]), gain_words(item, per_words(summary))
+        lines.append(Text(f"Finding: {item['id'].replace('_', ' ')} ({item['severity']}), {who}{gain}."))
     return list(lines)
 
 
@@ -92,15 +96,11 @@ def _hosts(summary: Json) -> RenderableType | None:
 
 
 def _headline(summary: Json) -> RenderableType:
-    steps = summary["steps"]
-    ranks = summary["world_size"]
-    text = Text()
-    count = "not traced" if summary["source"] is None else f"{len(steps)} analysed step{'s' if len(steps) != 1 else ''}"
-    text.append(f"{ranks} rank{'s' if ranks > 1 else ''}, {count}")
-    if steps:
-        text.append(f" ({steps[0]} to {steps[-1]})" if len(steps) > 1 else f" ({steps[0]})")
-    text.append(f", status {summary['status']}\n", "bold" if summary["status"] == "ok" else "bold yellow")
-    text.append(verdict_sentence(summary), "bold")
+    """Say what was run, which rank is late, and how fast the job is."""
+    run, recorded = run_words(summary), recorded_words(summary)
+    text = Text(f"{run}\n" if run else "")
+    text.append(recorded, "" if summary["status"] == "ok" else "yellow")
+    text.append(f"\n\n{verdict_sentence(summary)}", "bold")
     slow = slow_words(summary)
     text.append(f"\n{slow}" if slow else "", "bold")
     rate = summary["throughput"]
@@ -128,7 +128,9 @@ def _breakdown(summary: Json) -> RenderableType | None:
         table.add_row(str(row["rank"]), _number(row["step_ms"]), *parts, overlap)
     if len(rows) > _SHOWN_RANKS:
         table.caption = f"{len(rows) - _SHOWN_RANKS} more in summary.json"
-    note = Text("transfer and wait: the exposed parts of communication; '?': unknown, see below", "dim")
+    note = Text("transfer and wait: the exposed parts of communication", "dim")
+    known = all(row["breakdown_ms"][name] is not None for row in rows[:_SHOWN_RANKS] for name, _ in _PARTS)
+    note.append("" if known else "; '?': unknown, see below")
     note.append(unsplit_words(rows[:_SHOWN_RANKS]))
     return Group(Text(), table, note)
 
@@ -195,33 +197,21 @@ def _agreement(summary: Json) -> RenderableType | None:
 
 
 def _findings(summary: Json) -> RenderableType | None:
-    lines, per = [], per_words(summary)
+    """Return the findings, the costliest first: how severe, what, on which ranks, what a fix saves, and the advice."""
+    lines, per, indent = [], per_words(summary), len("medium") + 2
     for finding in summary["findings"]:
-        gain = finding["recoverable_ms"]
-        colour = {"high": "bold red", "medium": "yellow"}.get(finding["severity"], "default")
-        ranks = ", ".join(map(str, finding["ranks"][:8])) + (" ..." if len(finding["ranks"]) > 8 else "")
+        severity = finding["severity"]
         text = Text("  ")
-        text.append(finding["id"], colour)
-        bring = "" if gain is None else f": up to {gain:.2f} ms {per}" if gain >= 0.005 else ": nothing"
-        text.append(f" (rank {ranks}){bring}")
-        lines.append(Group(text, Padding(advice_of(finding), (0, 0, 0, 4))))
+        text.append(f"{severity:<{indent}}", _SEVERITY.get(severity, "default"))
+        text.append(finding["id"], _SEVERITY.get(severity, "bold"))
+        text.append(f" ({ranks_words(finding['ranks'], summary['world_size'])}){gain_words(finding, per)}")
+        lines.append(Group(text, Padding(advice_of(finding), (0, 0, 0, indent + 2))))
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None
 
 
 def _quality(summary: Json) -> RenderableType | None:
-    clock = summary["alignment"]
-    if clock["error_bound_us"] is None:
-        return None
-    way = {
-        "shared_clock": "The ranks share a clock",
-        "collective_ends": "Clocks aligned by the ends of collectives",
-        "probes": "Clocks aligned by the recorded clock probes",
-    }
-    bound = clock["error_bound_us"]
-    text = f"\n{way[clock['method']]}; error at most {max(bound, 1):.0f} us"
-    if clock["causality_violations"]:
-        text += f"; {clock['causality_violations']} collectives break causality"
-    return Text(text, "dim")
+    said = clock_words(summary["alignment"])
+    return Text(f"\n{said}", "dim") if said else None
 
 
 def _warnings(summary: Json) -> RenderableType | None:

@@ -21,12 +21,60 @@ _CAUSE_OF_SEVERAL = {
     "unexplained": "the trace does not show why",
 }
 _NAMED_RANKS = 8
+_OF_MANY_KINDS = ("recording",)  # what ranks noted: each is about something else
 PROFILERS = {
     "timed": "NCCL's timing of collectives",
     "torch": "torch.profiler",
     "light": "its light pass (device only)",
     "nsys": "Nsight Systems",
 }
+
+
+def run_words(summary: Json) -> str:
+    """Say what was run in a line; empty if nothing is known of it."""
+    run, shown = summary["run"], ("job", "traces", "batch", "arithmetic", "ranks", "versions")
+    return "; ".join(f"batch {run[name]}" if name == "batch" else run[name] for name in shown if name in run)
+
+
+def recorded_words(summary: Json) -> str:
+    """Say which steps were traced, and whether something is missing or doubtful."""
+    steps, source = summary["steps"], summary["source"]
+    if source is None:
+        said = "Not traced"
+    elif not steps:
+        said = "No complete step was traced"
+    else:
+        said = f"{len(steps)} traced step{'s' if len(steps) > 1 else ''} analysed ("
+        said += f"{steps[0]} to {steps[-1]})" if len(steps) > 1 else f"{steps[0]})"
+    missing = summary["missing_ranks"]
+    if missing:
+        said += f"; without {ranks_words(missing, len(missing) + 1)}"
+    states = {"partial": "; incomplete: see the warnings", "ok_with_warnings": "; with warnings, below"}
+    return f"{said}{states.get(summary['status'], '')}"
+
+
+def gain_words(finding: Json, per: str) -> str:
+    """Say what a fix would save: ": up to 2.1 ms per step"; nothing of a finding that is no loss of time."""
+    gain = finding["recoverable_ms"]
+    if gain is None:
+        return ": gain unknown"
+    return f": up to {gain:.2f} ms {per}" if gain >= 0.005 else ""
+
+
+def clock_words(clock: Json | None) -> str:
+    """Say how the clocks of the ranks were made one, and how exactly; empty if they were not."""
+    if clock is None or clock["error_bound_us"] is None:
+        return ""
+    way = {
+        "shared_clock": "The ranks share a clock",
+        "collective_ends": "The ranks' clocks were set by the ends of their collectives",
+        "probes": "The ranks' clocks were set by recorded probes",
+    }
+    bound, against = clock["error_bound_us"], clock["causality_violations"]
+    said = f"{way[clock['method']]}; error at most {max(bound, 1):.0f} us"
+    if against:
+        said += f"; {against} collective{'s' if against > 1 else ''} seem to end on one rank before another has begun"
+    return said
 
 
 def verdict_sentence(summary: Json) -> str:
@@ -199,9 +247,11 @@ def advice_of(finding: Json) -> str:
 def warning_lines(summary: Json) -> list[str]:
     """Return one line for each kind of warning: the first of its kind, and how many more there are."""
     kinds: dict[str, list[str]] = {}
+    findings = {item["id"] for item in summary["findings"]}  # they say the same, with advice
     for warning in summary["warnings"]:
-        if warning["level"] != "info":
-            kinds.setdefault(warning["kind"], []).append(warning["message"])
+        if warning["level"] != "info" and warning["kind"] not in findings:
+            alike = warning["message"] if warning["kind"] in _OF_MANY_KINDS else warning["kind"]
+            kinds.setdefault(alike, []).append(warning["message"])
     return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "") for lines in kinds.values()]
 
 
