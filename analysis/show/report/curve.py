@@ -60,7 +60,9 @@ def _traced(analysis: Analysis, summary: Json) -> Json | None:
 
 def _median(times: Matrix, axis: int) -> Column:
     """Return medians of what is known; NaN if nothing is."""
-    found: Column = np.ma.median(np.ma.masked_invalid(times), axis=axis).filled(np.nan)
+    found: Column = np.ma.median(  # type: ignore[no-untyped-call]
+        np.ma.masked_invalid(times), axis=axis
+    ).filled(np.nan)
     return found
 
 
