@@ -15,11 +15,12 @@ from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
 from rankscope.analysis.show.words import byte_size
 from rankscope.analysis.sweep import compare
+from rankscope.analysis.sweep.compare_page import page
 from rankscope.analysis.sweep.points import Point, run_point, sweep_points, tell_jobs_apart
 from rankscope.analysis.sweep.report import summarise_sweep, write_report
 from rankscope.conf import RunDir
 from rankscope.conf.contract import GATE, OK, PARTIAL
-from rankscope.conf.files import write_json
+from rankscope.conf.files import write_json, write_text
 from rankscope.conf.sweep_dir import SweepDir
 
 
@@ -74,6 +75,8 @@ def show_sweep(summary: Json, console: Console) -> None:
         console.print("+: a baseline that rankscope added to the sweep", style="dim")
     if summary["latency"]:
         console.print(latency_table(summary["latency"]))
+    if summary["headline"]:
+        console.print(summary["headline"], style="bold")
     for line in summary["advice"]:
         console.print(line, style="bold")
     for notice in summary["warnings"]:
@@ -130,8 +133,11 @@ def latency_table(rows: list[Json]) -> Table:
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison to this file; - for stdout."
 )
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for compare.html: both curves and what changed.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
-def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None, quiet: bool) -> int:
+def compare_command(
+    a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None, out: Path | None, quiet: bool
+) -> int:
     """Compare two run folders or two sweeps by metric, and show which changes are noise."""
     gates = [compare.Condition.parse(text) for text in conditions]
     known = set(compare.metrics(Point(id="", run_dir=None, overrides=[], baseline=False, status="")))
@@ -147,8 +153,10 @@ def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Pa
     rows: list[Json] = []
     by_eye: list[str] = []
     broken: list[str] = []
+    compared = []
     for before, after in found:
         changes = compare.changes(before, after)
+        compared.append((before, after, changes))
         _show_changes(changes, compare.differences(before, after), before, after, console)
         rows += [{**_plain(change), "a_point": before.id, "b_point": after.id} for change in changes]
         if before.run_dir is not None and after.run_dir is not None and _traced(before) and _traced(after):
@@ -160,6 +168,10 @@ def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Pa
         console.print(line, style="yellow")
     for line in broken:
         console.print(f"fails: {line}", style="bold red")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / "compare.html", page(compared, alone, broken))
+        console.print(f"Page: {out / 'compare.html'}")
     result = {"schema": 1, "changes": rows, "alone": alone, "broken": broken, "timelines": by_eye}
     if json_file == Path("-"):
         click.echo(json.dumps(result, indent=1))

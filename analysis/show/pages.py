@@ -61,6 +61,10 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
         "ms": number("{:.2f}"),
         "unit": lambda value, unit: number("{:.1%}" if unit == "share" else "{:.2f}")(value),
         "one": number("{:.1f}"),
+        "four": number("{:.4g}"),
+        "change": lambda ratio: (
+            unknown if ratio is None else f"{ratio - 1:+.1%}" if ratio < 10 else f"{ratio:.0f} times"
+        ),
         "whole": number("{:.0f}"),
         "percent": number("{:.1%}"),
         "whole_percent": number("{:.0%}", "-"),

@@ -17,6 +17,7 @@ from rankscope.analysis.show import pages
 from rankscope.analysis.sweep import latency
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.scaling import Measured, advice, efficiencies, interval, waterfalls
+from rankscope.analysis.sweep.words import headline
 from rankscope.conf.files import replacing, write_json, write_text
 from rankscope.conf.plain_text import cell
 
@@ -51,6 +52,7 @@ def summarise_sweep(points: Sequence[Point], target: float) -> Json:
         "efficiency": efficiency,
         "waterfalls": falls,
         "latency": [msgspec.structs.asdict(row) for row in answers],
+        "headline": headline(efficiency, falls),
         "advice": [*advice(trained(points), target), *latency.advice(answers)],
         "warnings": _notices(points, efficiency),
     }
@@ -180,6 +182,7 @@ def render(
         losses=losses,
         latency=summary["latency"],
         several_jobs=any(point["job"] for point in summary["points"]),
+        headline=summary["headline"],
         advice=summary["advice"],
         notices=[notice["message"] for notice in summary["warnings"]],
         figures=images or {},

@@ -16,22 +16,20 @@ from rankscope.analysis.result import Analysis
 
 _RANKS = 12  # with a line of their own
 _POINTS = 1500  # of a line
+_FOR_P95 = 20  # steps
 _VARIES = 0.02  # a clock or power that varies by less is not drawn
 _GAUGES = (("gpu_clock_mhz", "SM clock, MHz"), ("gpu_power_w", "power, W"), ("gpu_temperature_c", "temperature, C"))
 
 
-def curve(analysis: Analysis, summary: Json, name: str = "") -> Json | None:
-    """Return the curve of the plain window, otherwise of the traced steps; None if no step was recorded.
-
-    `name` is that of the run, if there are several curves.
-    """
+def curve(analysis: Analysis, summary: Json) -> Json | None:
+    """Return the curve of the plain window, otherwise of the traced steps; None if no step was recorded."""
     window = analysis.without.window
-    found = _traced(analysis, summary) if window is None else _plain(window, summary)
-    return None if found is None else found | {"name": name}
+    return _traced(analysis, summary) if window is None else plain_curve(window, summary)
 
 
-def _plain(window: Window, summary: Json) -> Json:
-    rate, slow = summary["throughput"] or {}, summary["slow_steps"] or {}
+def plain_curve(window: Window, summary: Json) -> Json:
+    """Return the curve of steps without a profiler; `name` is empty, for a page of several runs to fill."""
+    slow = summary.get("slow_steps") or {}
     gauges = [(title, window.columns[name]) for name, title in _GAUGES if name in window.columns]
     times = window.step_ns * 1e-6
     found = _lines(window.ranks, window.steps, times, _named(window.ranks, times, summary), window.counted)
@@ -40,7 +38,7 @@ def _plain(window: Window, summary: Json) -> Json:
         "counted": [window.steps[row] for row in np.flatnonzero(window.counted)[[0, -1]]]
         if window.counted.any()
         else None,
-        "marks": {name: rate.get(f"step_ms_{name}") for name in ("mean", "p50", "p95")},
+        "marks": _marks(_median(times[:, window.counted], axis=0)),
         "slow": slow.get("steps", []),
         "gauges": [gauge for title, values in gauges if (gauge := _gauge(title, window, values)) is not None],
     }
@@ -56,29 +54,48 @@ def _traced(analysis: Analysis, summary: Json) -> Json | None:
     times[rows, columns] = (table["end_ns"] - table["start_ns"]) * 1e-6
     numbers = ranks.tolist()
     found = _lines(numbers, steps.tolist(), times, _named(numbers, times, summary), np.ones(len(steps), bool))
-    of_job = np.nanmedian(times, axis=0)
-    marks = {"mean": float(of_job.mean()), "p50": float(np.median(of_job)), "p95": None}
+    marks = _marks(_median(times, axis=0))
     return found | {"profiler": analysis.profiler, "counted": None, "marks": marks, "slow": [], "gauges": []}
+
+
+def _median(times: Matrix, axis: int) -> Column:
+    """Return medians of what is known; NaN if nothing is."""
+    found: Column = np.ma.median(  # type: ignore[no-untyped-call]
+        np.ma.masked_invalid(times), axis=axis
+    ).filled(np.nan)
+    return found
+
+
+def _marks(job: Column) -> Json:
+    """Return mean, p50 and p95 of the job's steps, which are the median over ranks; p95 of at least 20 steps."""
+    known = job[~np.isnan(job)]
+    if not len(known):
+        return {"mean": None, "p50": None, "p95": None}
+    p95 = float(np.percentile(known, 95)) if len(known) >= _FOR_P95 else None
+    return {"mean": float(known.mean()), "p50": float(np.median(known)), "p95": p95}
 
 
 def _named(ranks: Sequence[int], times: Matrix, summary: Json) -> list[int]:
     """Return the rows that get a line: all, or of many the late ranks, the slowest and the fastest."""
     if len(ranks) <= _RANKS:
         return list(range(len(ranks)))
-    late = [row for row, rank in enumerate(ranks) if rank in summary["stragglers"]["ranks"]][: _RANKS // 2]
+    late = [row for row, rank in enumerate(ranks) if rank in summary.get("stragglers", {}).get("ranks", [])][
+        : _RANKS // 2
+    ]
     order = np.argsort(np.nan_to_num(np.nanmedian(times, axis=1))).tolist()
     found = dict.fromkeys([*late, *reversed(order[-2:]), order[0], *range(len(ranks))])
     return sorted(list(found)[:_RANKS])
 
 
 def _lines(ranks: Sequence[int], steps: Sequence[int], times: Matrix, named: Sequence[int], counted: Column) -> Json:
-    """Return the lines of the named ranks, and the lowest, median and highest time of all ranks if there are more.
+    """Return the lines of the named ranks, and the lowest and highest time of all ranks if there are more.
 
     Their numbers are those of the `counted` steps.
     """
     starts = np.unique(np.linspace(0, len(steps), min(_POINTS, len(steps)) + 1).astype(int))[:-1]
     grouped = np.fmax.reduceat(times, starts, axis=1)
     found: Json = {
+        "name": "",
         "steps": [steps[at] for at in starts],
         "grouped": len(starts) < len(steps),
         "count": len(steps),
@@ -89,23 +106,14 @@ def _lines(ranks: Sequence[int], steps: Sequence[int], times: Matrix, named: Seq
         "range": None,
     }
     if len(named) < len(ranks):
-        low, middle, high = (_rounded(part) for part in np.nanpercentile(grouped, [0, 50, 100], axis=0))
-        found["range"] = {"low": low, "median": middle, "high": high}
+        low, high = np.fmin.reduce(grouped, axis=0), np.fmax.reduce(grouped, axis=0)
+        found["range"] = {"low": _rounded(low), "high": _rounded(high)}
     return found
 
 
 def _numbers(rank: int, times: Column) -> Json:
     known = times[~np.isnan(times)]
-    if not len(known):
-        return {"rank": rank, "mean": None, "p50": None, "p95": None, "max": None}
-    p95 = float(np.percentile(known, 95)) if len(known) >= 20 else None
-    return {
-        "rank": rank,
-        "mean": float(known.mean()),
-        "p50": float(np.median(known)),
-        "p95": p95,
-        "max": float(known.max()),
-    }
+    return {"rank": rank, "max": float(known.max()) if len(known) else None} | _marks(times)
 
 
 def _gauge(title: str, window: Window, values: Matrix) -> Json | None:

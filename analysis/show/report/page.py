@@ -1,5 +1,6 @@
 """`report.html` of a recording: one file that opens offline. Input: `summary.json` and the `Analysis`. Output: text."""
 
+import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,10 +27,16 @@ from rankscope.conf.files import read_bytes
 _ROWS = 64  # ranks in the bars and the numbers; with more ranks, the late one and the slowest
 
 
-def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str, Table] | None = None) -> str:
+def report_html(
+    summary: Json,
+    analysis: Analysis,
+    name: str,
+    found: Mapping[str, Table] | None = None,
+    figures: Mapping[str, bytes] | None = None,
+) -> str:
     """Return the report of one recording, with or without traces.
 
-    `found` are the tables written next to the summary; None: make them here.
+    `found` are the tables written next to the summary; None: make them here. `figures` are PNGs by title.
     """
     run_dir = analysis.run_dir
     rows = _worth_a_row(summary)
@@ -59,6 +66,7 @@ def report_html(summary: Json, analysis: Analysis, name: str, found: Mapping[str
         device_metrics=[metric for metric in STEP_METRICS if metric.title and metric.device and analysis.on_gpu],
         collectives=[_against(row) for row in summary["collectives"]],
         has_ceilings=analysis.ceilings is not None,
+        figures={title: base64.b64encode(image).decode() for title, image in (figures or {}).items()},
         notices=_by_level(summary["warnings"]),
         command=None if run_dir is None else command(run_dir),
         config=_text(run_dir.config) if run_dir else None,

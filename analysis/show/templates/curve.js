@@ -17,10 +17,12 @@ page.curves = data => {
   const index = px => Math.round((px - LEFT) / (w() - LEFT - RIGHT) * (view[1] - view[0] + 1) + view[0] - .5);
   const known = v => v !== null && v !== undefined;
 
-  function bounds(row) {
-    const all = []; const take = line => { for (let i = Math.max(0, view[0]); i <= view[1] && i < line.length; i++) if (known(line[i])) all.push(line[i]); };
-    row.lines.forEach((line, k) => { if (!hidden.has(row.ranks[k])) take(line); });
-    if (!row.gauge && row.curve.range) { take(row.curve.range.low); take(row.curve.range.high); }
+  function bounds(row) {  // several runs share one axis, so that they can be compared
+    const all = [], same = row.gauge ? [row] : rows.filter(other => !other.gauge); const take = line => { for (let i = Math.max(0, view[0]); i <= view[1] && i < line.length; i++) if (known(line[i])) all.push(line[i]); };
+    for (const { lines, ranks, curve, gauge } of same) {
+      lines.forEach((line, k) => { if (!hidden.has(ranks[k])) take(line); });
+      if (!gauge && curve.range) { take(curve.range.low); take(curve.range.high); }
+    }
     if (!all.length) return [0, 1];
     const low = all.reduce((a, b) => Math.min(a, b)), high = all.reduce((a, b) => Math.max(a, b)), pad = (high - low) * .06 || high * .05 || 1;
     return [!row.gauge && zero.checked ? 0 : Math.max(0, low - pad), high + pad];

@@ -20,7 +20,7 @@ page.heat = data => {
     rest = many ? by.slice(rows.length) : []; rest.y = rows.length * tall + (rows.length ? 6 : 0); rest.high = rest.length ? Math.min(REST * (rows.length ? 1 : 2), rest.length) : 0;
     height = (rest.length ? rest.y + rest.high : rows.length * tall) + AXIS; draw();
   }
-  const shade = v => { if (v === null) return page.colour("panel"); const s = Math.max(0, Math.min(1, (v - low) / (high - low))), from = page.dark ? [32, 35, 42] : [255, 255, 255], to = page.dark ? [255, 120, 60] : [176, 0, 32]; return `rgb(${from.map((f, i) => Math.round(f + (to[i] - f) * s)).join(",")})`; };
+  const shade = v => { if (v === null) return page.colour("panel"); const s = Math.max(0, Math.min(1, (v - low) / (high - low))), from = page.dark ? [32, 35, 42] : [243, 243, 243], to = page.dark ? [255, 120, 60] : [176, 0, 32]; return `rgb(${from.map((f, i) => Math.round(f + (to[i] - f) * s)).join(",")})`; };
   const column = i => LEFT + i / measure.steps.length * (w() - LEFT - RIGHT);
   function draw() {
     const pen = page.pen(canvas, height), n = measure.steps.length; pen.font = "11px system-ui, sans-serif"; pen.textBaseline = "middle";
