@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rankscope.conf import ConfigError, RunConfig
 from rankscope.conf.messages import suggestion
+from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.nsys_command import PASS, program
 from rankscope.launch.system.torch_facts import TorchFacts
 
@@ -32,6 +33,15 @@ def refuse_submission(config: RunConfig) -> None:
     _check_started_alone()
     _check_script(config)
     _check_disk(config)
+
+
+def shared_cores(config: RunConfig, torch: TorchFacts) -> str | None:
+    """Return a line if ranks on a CPU must share its cores and so slow each other down; None if they need not."""
+    ranks, cores = config.world_size // config.launch.nnodes, usable_cores()
+    if (torch.devices and config.device != "cpu") or ranks <= cores:
+        return None
+    shared = f"{ranks} ranks share {cores} core{'s' if cores > 1 else ''} and slow each other down"
+    return f"world_size={config.world_size}: {shared}; this is not how they scale on cores of their own"
 
 
 def _check_started_alone() -> None:
