@@ -37,6 +37,7 @@ COUNTED: tuple[Phase, ...] = ("measured", "active")  # in the plain pass, in the
 # `done`: its files are written; `ended`: the job's own code has ended, too.
 Stage = Literal["setup", "turn", "warmup", "measure", "export", "done", "ended"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
+EXPORT: Stage = "export"  # writes what torch.profiler recorded
 TURN: Stage = "turn"  # waits until other runs on this host have measured
 
 ENDED: Stage = "ended"

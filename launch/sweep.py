@@ -118,6 +118,12 @@ def _run(sweep: SweepDir, done: SweepRecord, way: "_Here | _Jobs", stop: Stop) -
     return OK if done.status == "completed" else PARTIAL
 
 
+def _told(point: PointRecord) -> str:
+    """Return a point's overrides, each key once: of a baseline, the values that it was added with."""
+    last = {item.partition("=")[0]: item for item in point.overrides}
+    return " ".join(last.values()) + (" (baseline)" if point.baseline else "")
+
+
 def _resume(sweep: SweepDir) -> str:
     return shlex.join(["rankscope", "run", "--resume", str(sweep.path)])
 
@@ -133,7 +139,7 @@ class _Here:
         pace = Pace(sum(point.status != "completed" for point in done.points))
         for number, point in enumerate(done.points, start=1):
             if point.status != "completed":
-                say(f"point {number} of {len(done.points)}: {' '.join(point.overrides)}")
+                say(f"point {number} of {len(done.points)}: {_told(point)}")
                 self._point(sweep, done, point, stop)
                 say(f"point {number} of {len(done.points)}: {point.status}; {pace.ended()}")
 

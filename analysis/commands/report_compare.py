@@ -113,7 +113,7 @@ def points_table(summary: Json) -> Table:
 
 def efficiency_table(rows: list[Json]) -> Table:
     """Return how well the points with several ranks scale, with the intervals, within 80 columns."""
-    table = Table(box=None, title="Efficiency against one rank (95 % interval)", title_justify="left")
+    table = Table(box=None, title="Efficiency (95 %)", title_justify="left")
     for name in ("point", "weak", "strong"):
         table.add_column(name, justify="left" if name == "point" else "right")
     for row in rows:
