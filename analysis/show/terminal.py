@@ -15,6 +15,7 @@ from rankscope.analysis.show.words import (
     memory_words,
     per_words,
     ranks_words,
+    rare_words,
     rate_words,
     recorded_words,
     run_words,
@@ -103,6 +104,8 @@ def _headline(summary: Json) -> RenderableType:
     text.append(f"\n\n{verdict_sentence(summary)}", "bold")
     slow = slow_words(summary)
     text.append(f"\n{slow}" if slow else "", "bold")
+    rare = rare_words(summary)
+    text.append(f"\n{rare}" if rare else "")
     rate = summary["throughput"]
     if rate:
         text.append(f"\n{rate_words(rate)}")

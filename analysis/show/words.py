@@ -21,6 +21,7 @@ _CAUSE_OF_SEVERAL = {
     "unexplained": "the trace does not show why",
 }
 _NAMED_RANKS = 8
+_NAMED_STEPS = 3
 _OF_MANY_KINDS = ("recording",)  # what ranks noted: each is about something else
 PROFILERS = {
     "timed": "NCCL's timing of collectives",
@@ -139,16 +140,27 @@ def _where(summary: Json) -> str:
 
 def slow_words(summary: Json) -> str:
     """Say which steps are far longer than usual, where the time goes, and what it costs; empty if that is little."""
+    costs = any(item["id"] == "slow_steps" for item in summary["findings"])
+    return _slow(summary) if summary["slow_steps"] is not None and costs else ""
+
+
+def rare_words(summary: Json) -> str:
+    """Say the same of steps that cost too little for a finding, if a rank is at fault; otherwise empty."""
     slow = summary["slow_steps"]
-    if slow is None or not any(item["id"] == "slow_steps" for item in summary["findings"]):
-        return ""
-    ranks = "every rank" if not slow["waiting"] else f"rank {', '.join(map(str, slow['ranks']))}"
-    count = len(slow["steps"])
-    often = f"Every {slow['period']} steps" if slow["period"] else f"In {count} step{'s' if count > 1 else ''}"
+    return _slow(summary) if slow is not None and slow["waiting"] and not slow_words(summary) else ""
+
+
+def _slow(summary: Json) -> str:
+    slow, of = summary["slow_steps"], summary["throughput"]
+    count, more = len(slow["steps"]), slow["slow_ms"] - slow["usual_ms"]
+    all_steps = f" of {of['steps']}" if of else ""
+    named = f" ({', '.join(map(str, slow['steps']))})" if count <= _NAMED_STEPS else ""
+    often = f"Every {slow['period']} steps" if slow["period"] else f"In {count}{all_steps} steps{named}"
+    who = ranks_words(slow["ranks"], summary["world_size"])
+    verb = "spend" if len(slow["ranks"]) > 1 and who != "every rank" else "spends"
     place = f", at {slow['where']}" if slow["where"] else ""
-    more = slow["slow_ms"] - slow["usual_ms"]
     cost = f"{slow['lost_ms']:.1f} of {slow['mean_ms']:.1f} ms per step"
-    return f"{often} {ranks} spends {more:.0f} ms more than usual in {slow['place']}{place}: {cost}."
+    return f"{often} {who} {verb} {more:.0f} ms more than usual in {slow['place']}{place}: {cost}."
 
 
 def slow_hosts(summary: Json) -> list[Json]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rankscope.analysis.show.markdown import command
-from rankscope.analysis.show.words import gain_words, recorded_words, run_words, warning_lines
+from rankscope.analysis.show.words import gain_words, rare_words, recorded_words, run_words, slow_words, warning_lines
 from rankscope.conf import RunConfig, RunDir, save_config
 
 
@@ -71,3 +71,17 @@ def test_what_was_run_comes_first_and_the_status_is_in_words() -> None:
 @pytest.mark.parametrize(("gain", "said"), [(None, ": gain unknown"), (2.104, ": up to 2.10 ms per step"), (0.0, "")])
 def test_gain_of_a_finding(gain: float | None, said: str) -> None:
     assert gain_words({"recoverable_ms": gain}, "per step") == said
+
+
+def test_slow_steps_in_words() -> None:
+    slow = {
+        "steps": [13], "ranks": [1], "waiting": [0], "place": "forward", "usual_ms": 40.0, "slow_ms": 80.0,
+        "lost_ms": 0.2, "mean_ms": 40.2, "period": None, "where": None,
+    }  # fmt: skip
+    summary = {"slow_steps": slow, "throughput": {"steps": 200}, "world_size": 2, "findings": []}
+    said = "In 1 of 200 steps (13) rank 1 spends 40 ms more than usual in forward: 0.2 of 40.2 ms per step."
+    assert (slow_words(summary), rare_words(summary)) == ("", said)
+    summary |= {"findings": [{"id": "slow_steps"}]}
+    assert (slow_words(summary), rare_words(summary)) == (said, "")
+    summary |= {"findings": [], "slow_steps": slow | {"waiting": [], "ranks": [0, 1]}}  # nobody at fault: noise
+    assert rare_words(summary) == ""
