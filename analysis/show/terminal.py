@@ -106,10 +106,9 @@ def _headline(summary: Json) -> RenderableType:
     text.append(f"\n{slow}" if slow else "", "bold")
     rare = rare_words(summary)
     text.append(f"\n{rare}" if rare else "")
-    rate = summary["throughput"]
+    rate = rate_words(summary)
     if rate:
-        text.append(f"\n{rate_words(rate)}")
-        text.append("".join(f"; {said}" for said in slowdowns(summary)))
+        text.append("\n" + "; ".join([rate, *slowdowns(summary)]))
     for words in (device_words(summary["per_rank"]), memory_words(summary["memory"])):
         text.append(f"\n{words}" if words else "")
     return text

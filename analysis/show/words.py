@@ -22,6 +22,7 @@ _CAUSE_OF_SEVERAL = {
 }
 _NAMED_RANKS = 8
 _NAMED_STEPS = 3
+_INDEPENDENT = "The ranks share no collective, so each trains on its own"
 _OF_MANY_KINDS = ("recording",)  # what ranks noted: each is about something else
 PROFILERS = {
     "timed": "NCCL's timing of collectives",
@@ -94,6 +95,8 @@ def verdict_sentence(summary: Json) -> str:
 def _verdict(summary: Json) -> str:
     found = summary["stragglers"]
     rank, late, of = found["rank"], found["steps_late"], found["steps_judged"]
+    if _apart(summary):
+        return f"{_INDEPENDENT}: is the model wrapped in DistributedDataParallel?"
     if found["verdict"] == "undetermined":
         return f"Late rank: undetermined ({found['reason']})."
     where = _where(summary)
@@ -116,6 +119,11 @@ def _verdict(summary: Json) -> str:
     who = f"Ranks {_ranks(found['ranks'])} are" if several else f"Rank {rank} is"
     more = f" Others may be late too: {found['reason']}." if found["window"] == "trace" and found["reason"] else ""
     return f"{who} late in {late} of {of} steps{where}, by {found['lateness_ms']:.2f} ms{sure}: {because}.{more}"
+
+
+def _apart(summary: Json) -> bool:
+    """Return whether the ranks share no collective."""
+    return any(warning["kind"] == "independent_ranks" for warning in summary.get("warnings") or [])
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -209,13 +217,17 @@ def memory_words(rows: list[Json]) -> str:
     return f"Memory: at most {byte_size(most['peak_bytes'])} allocated{reserved} (rank {most['rank']})"
 
 
-def rate_words(rate: Json) -> str:
-    """Say how fast the plain pass was: samples, steps and their spread, percentiles of latency, MFU."""
+def rate_words(summary: Json) -> str:
+    """Say how fast the job is without a profiler: samples, steps and their spread, percentiles of latency, MFU."""
+    rate = summary["throughput"]
+    if rate is None:
+        return ""
     latency = {name.removesuffix("_ms"): value for name, value in (rate.get("latency") or {}).items()}
     known = ", ".join(f"{name} {value:.2f}" for name, value in latency.items() if value is not None)
     answer = f", latency {known} ms" if known else ""
     mfu = "" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}"
-    samples = "" if rate["samples_per_s"] is None else f"{rate['samples_per_s']:.1f} samples/s at "
+    added = ", all ranks added up," if _apart(summary) else ""
+    samples = "" if rate["samples_per_s"] is None else f"{rate['samples_per_s']:.1f} samples/s{added} at "
     high = "" if rate["step_ms_p95"] is None else f", p95 {rate['step_ms_p95']:.2f}"
     steps = f"{rate['step_ms_mean']:.2f} ms per step (median {rate['step_ms_p50']:.2f}{high}; plain pass)"
     return f"Throughput {samples}{steps}{answer}{mfu}"
@@ -259,9 +271,10 @@ def advice_of(finding: Json) -> str:
 def warning_lines(summary: Json) -> list[str]:
     """Return one line for each kind of warning: the first of its kind, and how many more there are."""
     kinds: dict[str, list[str]] = {}
-    findings = {item["id"] for item in summary["findings"]}  # they say the same, with advice
+    # A finding says the same with advice, and the verdict that ranks share no collective.
+    elsewhere = {"independent_ranks", *(item["id"] for item in summary["findings"])}
     for warning in summary["warnings"]:
-        if warning["level"] != "info" and warning["kind"] not in findings:
+        if warning["level"] != "info" and warning["kind"] not in elsewhere:
             alike = warning["message"] if warning["kind"] in _OF_MANY_KINDS else warning["kind"]
             kinds.setdefault(alike, []).append(warning["message"])
     return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "") for lines in kinds.values()]
