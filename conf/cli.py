@@ -113,6 +113,8 @@ class _Table(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS:
+            if args[0].endswith(".py"):
+                raise click.UsageError(f"no command {args[0]!r}; did you mean rankscope run script={args[0]}?")
             raise click.UsageError(
                 f"no command {args[0]!r}; {suggestion(args[0], list(COMMANDS))}the commands are {', '.join(COMMANDS)}"
             )

@@ -38,6 +38,9 @@ def _usage(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def run(multirun: bool, resume: Path | None, cfg: bool, words: tuple[str, ...]) -> int:
     """Run one point, or with -m a sweep; `launch/configure/usage.py` has the text of --help."""
+    if words == ("help",):
+        click.echo(usage())
+        return OK
     if resume is not None:
         if words or cfg:
             raise ConfigError("--resume: give the sweep's folder and nothing else; its points are in its sweep.json")

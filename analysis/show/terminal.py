@@ -1,6 +1,6 @@
 """Prints the summary in a terminal of 80 columns or more. Input: `summary.json`. Output: rich renderables."""
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -36,8 +36,19 @@ _PARTS = (
 )
 _SEVERITY = {"high": "bold red", "medium": "yellow"}
 _WITNESSES = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
+_TABLE_WIDTH = 80
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
+
+
+class _Whole:
+    """A table that a narrow terminal does not shorten: it may break a line, but every number can be read."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self._table, options.update(width=max(_TABLE_WIDTH, options.max_width)))
 
 
 def show(summary: Json, console: Console, *, brief: bool = False) -> None:
@@ -50,7 +61,7 @@ def show(summary: Json, console: Console, *, brief: bool = False) -> None:
         return
     untraced = summary["source"] is None
     parts = [_headline(summary), _findings(summary), _warnings(summary)] if untraced else _parts(summary)
-    console.print(Group(*[part for part in parts if part is not None]))
+    console.print(Group(*[part for part in parts if part is not None]), crop=False)
 
 
 def _parts(summary: Json) -> list[RenderableType | None]:
@@ -93,7 +104,7 @@ def _hosts(summary: Json) -> RenderableType | None:
         steps = f"{row['steps_late']} of {row['steps_judged']}"
         table.add_row(row["host"], str(len(row["ranks"])), *times, late, steps, style="bold" if row["late"] else "")
     more = len(found) - _SHOWN_RANKS
-    return Group(table, Text(f"and {more} more hosts", "dim")) if more > 0 else table
+    return Group(_Whole(table), Text(f"and {more} more hosts", "dim")) if more > 0 else _Whole(table)
 
 
 def _headline(summary: Json) -> RenderableType:
@@ -134,7 +145,7 @@ def _breakdown(summary: Json) -> RenderableType | None:
     known = all(row["breakdown_ms"][name] is not None for row in rows[:_SHOWN_RANKS] for name, _ in _PARTS)
     note.append("" if known else "; '?': unknown, see below")
     note.append(unsplit_words(rows[:_SHOWN_RANKS]))
-    return Group(Text(), table, note)
+    return Group(Text(), _Whole(table), note)
 
 
 def _devices(summary: Json) -> RenderableType | None:
@@ -148,7 +159,7 @@ def _devices(summary: Json) -> RenderableType | None:
         table.add_column(title.replace("_", " "), justify="right")
     for row in rows[:_SHOWN_RANKS]:
         table.add_row(str(row["rank"]), str(row["device"]), *(_number(row[f"{name}_ms"]) for name in columns))
-    return Group(Text(), table)
+    return Group(Text(), _Whole(table))
 
 
 def _totals(summary: Json) -> RenderableType:
@@ -159,7 +170,7 @@ def _totals(summary: Json) -> RenderableType:
     for row in summary["totals"][:_SHOWN_RANKS]:
         values = [row[name] for name, _ in columns] + [row["idle_us"], row["span_us"]]
         table.add_row(str(row["rank"]), *(_number(None if value is None else value / 1000) for value in values))
-    return Group(Text(), table)
+    return Group(Text(), _Whole(table))
 
 
 def _collectives(summary: Json) -> RenderableType | None:
@@ -177,7 +188,7 @@ def _collectives(summary: Json) -> RenderableType | None:
         table.add_row(row["kind"], group, size, str(row["count"]), *numbers, busbw, str(row["unmatched"] or ""))
     if len(rows) > _SHOWN_COLLECTIVES:
         table.caption = f"{len(rows) - _SHOWN_COLLECTIVES} more in summary.json"
-    return Group(Text(), table)
+    return Group(Text(), _Whole(table))
 
 
 def _agreement(summary: Json) -> RenderableType | None:
@@ -195,7 +206,7 @@ def _agreement(summary: Json) -> RenderableType | None:
     said = [item["verdict"] + ("" if item["rank"] is None else f", rank {item['rank']}") for item in verdicts]
     same = {True: "the same", False: "NOT the same", None: "not comparable"}[found["verdict"]["agree"]]
     table.add_row("late rank", *said, same)
-    return Group(Text(), table)
+    return Group(Text(), _Whole(table))
 
 
 def _findings(summary: Json) -> RenderableType | None:

@@ -108,7 +108,9 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except OverrideParseException as error:
-        raise ConfigError(f"{error.override}: cannot be read; write key=value, with quotes if necessary") from None
+        word = str(error.override)
+        near = f"did you mean script={word}? " if word.endswith(".py") else ""
+        raise ConfigError(f"{word}: cannot be read; {near}write key=value, with quotes if necessary") from None
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from None
 

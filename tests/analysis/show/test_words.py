@@ -1,15 +1,22 @@
 """Sentences of the terminal and of report.md, from parts of a summary."""
 
+import io
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rankscope.analysis import load, summarise
+from rankscope.analysis.core.console import Console
 from rankscope.analysis.show.markdown import command
+from rankscope.analysis.show.terminal import show
 from rankscope.analysis.show.words import gain_words, rare_words, recorded_words, run_words, slow_words, warning_lines
 from rankscope.conf import RunConfig, RunDir, save_config
+
+TRACES = Path(__file__).parents[2] / "data" / "traces"
 
 
 def warning(kind: str, message: str, level: str = "warning") -> dict[str, Any]:
@@ -85,3 +92,14 @@ def test_slow_steps_in_words() -> None:
     assert (slow_words(summary), rare_words(summary)) == (said, "")
     summary |= {"findings": [], "slow_steps": slow | {"waiting": [], "ranks": [0, 1]}}  # nobody at fault: noise
     assert rare_words(summary) == ""
+
+
+def test_a_narrow_terminal_shortens_no_number() -> None:
+    summary = summarise(load(TRACES / "big_straggler_gpu_w4"))
+    console = Console(width=40, file=io.StringIO())
+    show(summary, console)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    for row in summary["per_rank"]:
+        assert f"{row['step_ms']:.2f}" in said and f"{row['breakdown_ms']['compute']:.2f}" in said
+    assert "…" not in said
+    assert re.search(r"(?m)^  high +straggler_compute \(rank 3\)", said)

@@ -11,6 +11,7 @@ from rankscope.conf.key_help import KEY_HELP
 from rankscope.conf.sections import ModelName, SlurmConfig
 from rankscope.launch.configure.compose import compose, keys, option_groups, submission
 from rankscope.launch.configure.usage import usage
+from rankscope.launch.main import main
 
 MODELS = ", ".join(sorted(get_args(ModelName)))
 OPTIONS = [(group, option) for group, options in option_groups().items() for option in options]
@@ -127,3 +128,18 @@ def test_help_explains_every_key_within_80_columns() -> None:
 
 def test_help_begins_with_your_own_script() -> None:
     assert usage().splitlines()[0] == "usage: rankscope run script=FILE [KEY=VALUE]... [-- ARGUMENT...]"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--world-size=2"], "did you mean world_size=2?"),
+        (["--hepl"], "did you mean --help?"),
+        (["script=train.py", "--lr", "3"], "an argument of the script comes after -- (script=train.py -- --lr ...)"),
+        (["train.py"], "did you mean script=train.py?"),
+        (["optimzer=sgd"], "did you mean optimizer?"),
+    ],
+)
+def test_what_a_user_of_other_programs_writes(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
