@@ -44,6 +44,9 @@ ENDED: Stage = "ended"
 RECORDED: tuple[Stage, ...] = ("done", ENDED)
 STACKS = signal.SIGRTMAX - 2  # makes a rank write the Python stacks of its threads
 
+# Ends of a rank's note about a skipped timed window if nobody can mend it.
+NO_COLLECTIVES, NO_RECORDER = "there are no collectives", "has no recorder of its collectives"
+
 # The variable with the folder for the sockets of a rank's worker processes. The launcher removes it with the run.
 SOCKETS = "RANKSCOPE_SOCKETS"
 

@@ -240,7 +240,7 @@ class ScriptJob(Observer):
         elif not counted:
             raise RecordingError(f"{name} ended after {self._step} steps, {ONLY_WARMUP.format(needed=needed)}")
         left = [plan.name for plan in steps.waiting]
-        more = f"; not reached: {', '.join(left)}" if left else ""
+        more = f"; {', '.join(left)} need another start" if left else ""
         self.note(f"the script ended after {self._step} steps ({counted} counted in {steps.window.plan.name}){more}")
         self._complete(steps)
 

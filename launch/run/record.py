@@ -140,7 +140,7 @@ def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, 
             if left == names:
                 return Failure(pass_name=names[0], kind="missing_file", message="nothing was recorded")
             if left:
-                say(f"rankscope: the script ended before {' and '.join(left)}: it is started once more for that")
+                say(f"rankscope: the script ended before {', '.join(left)}: it is started once more")
                 waiting.insert(0, left)
         if node.leads and (text := distorted(config, node.run_dir)) is not None:
             _log.info("%s", text)
