@@ -167,7 +167,10 @@ def _measure(
     steps = Table.concat(tables)
     chosen, notices = step_choice.choose(complete or data, steps)
     if options.only_steps is not None:
-        chosen, more = step_choice.only(chosen, options.only_steps)
+        known = chosen
+        chosen, more = step_choice.only(known, options.only_steps)
+        if known and not chosen:
+            raise AnalysisError(f"none of the steps that were asked for; the recording has {known[0]} to {known[-1]}")
         notices += more
     notices += [*stepped(data), *paired.notices]
     late = stragglers.lateness(calls)

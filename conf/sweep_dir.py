@@ -81,7 +81,9 @@ class SweepDir:
         try:
             record = msgspec.convert(read_json(self.record), SweepRecord)
         except (OSError, ValueError, msgspec.ValidationError):
-            raise RunDirError(f"{self.record}: not a rankscope sweep record") from None
+            is_run = RunDir(self.path).record.exists()
+            what = "a run and no sweep; rankscope analyze shows it" if is_run else "not a rankscope sweep record"
+            raise RunDirError(f"{self.path if is_run else self.record}: {what}") from None
         if any(point.id != Path(point.id).name or point.id in ("", "..") for point in record.points):
             raise RunDirError(f"{self.record}: the id of a point is not a plain name")
         if len(record.points) > MOST_POINTS:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from rankscope.analysis.commands import answers
-from rankscope.analysis.commands.common import Location, output, run_command
+from rankscope.analysis.commands.common import Recording, output, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
@@ -65,7 +65,7 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
 
 
 @click.command("rankscope analyze")
-@click.argument("paths", nargs=-1, required=True, type=Location())
+@click.argument("paths", nargs=-1, required=True, type=Recording())
 @click.option("--out", metavar="DIR", help="Folder or URL for the results (default for a run: its analysis/).")
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Also write the summary to this file; - for stdout."

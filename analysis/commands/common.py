@@ -9,7 +9,8 @@ import click
 
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read import remote
-from rankscope.conf import RunDirError, command
+from rankscope.conf import RunDir, RunDirError, command
+from rankscope.conf.sweep_dir import SweepDir
 
 if TYPE_CHECKING:
     _PathType = click.ParamType[Path]
@@ -24,6 +25,20 @@ class Location(_PathType):
 
     def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         return remote.fetch(value) if isinstance(value, str) and remote.is_url(value) else Path(value)
+
+
+class Recording(Location):
+    """The location of one recording; a folder that holds several is refused, with one of them as an example."""
+
+    def convert(self, value: str | Path, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = super().convert(value, param, ctx)
+        if SweepDir(path).record.is_file():
+            raise AnalysisError(f"{path}: a sweep; `rankscope report` shows it, and its runs are in {path / 'points'}")
+        if path.is_dir() and not RunDir(path).record.exists():
+            runs = sorted(found.parent for found in path.glob(f"*/{RunDir(path).record.name}"))
+            if runs:
+                raise AnalysisError(f"{path}: a folder of {len(runs)} runs; give one of them, such as {runs[-1]}")
+        return path
 
 
 @contextlib.contextmanager

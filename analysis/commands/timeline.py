@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rankscope.analysis.commands.analyze import pattern_option, ranks_option
-from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.commands.common import Recording, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
@@ -37,7 +37,7 @@ def _kinds(_: click.Context, __: click.Parameter, text: str) -> frozenset[str]:
 
 
 @click.command("rankscope timeline")
-@click.argument("paths", nargs=-1, required=True, type=Location())
+@click.argument("paths", nargs=-1, required=True, type=Recording())
 @click.option("--step", type=int, help="Step of the picture, and the first step of the page (default: a typical one).")
 @click.option("--ranks", metavar="LIST", callback=ranks_option, help="Draw only these ranks, for example 0,3,8-15.")
 @click.option(

@@ -35,6 +35,18 @@ def refuse_submission(config: RunConfig) -> None:
     _check_disk(config)
 
 
+def hints(config: RunConfig, torch: TorchFacts) -> list[str]:
+    """Return what a user should know before a run starts: ranks that share cores, files that stay."""
+    found = [shared_cores(config, torch), _new_data(config)]
+    return [text for text in found if text is not None]
+
+
+def _new_data(config: RunConfig) -> str | None:
+    if config.script is not None or config.data.name == "synthetic" or any(Path(config.data.root).glob("*")):
+        return None
+    return f"data={config.data.name}: the files are made in {config.data.root}/ (data.root) and kept for later runs"
+
+
 def shared_cores(config: RunConfig, torch: TorchFacts) -> str | None:
     """Return a line if ranks on a CPU must share its cores and so slow each other down; None if they need not."""
     ranks, cores = config.world_size // config.launch.nnodes, usable_cores()

@@ -1,10 +1,12 @@
 """What a sweep says of its duration, and of ranks that share cores."""
 
 import time
+from pathlib import Path
 
 import pytest
 
 from rankscope.conf import RunConfig
+from rankscope.conf.sections import DataConfig, ModelConfig
 from rankscope.launch.configure import preflight
 from rankscope.launch.pace import Pace, announcement, duration
 from rankscope.launch.system.torch_facts import TorchFacts
@@ -46,3 +48,11 @@ def test_ranks_that_share_cores_are_told_so(
     facts = TorchFacts(devices=({"name": "GPU"},) * gpus)
     said = preflight.shared_cores(RunConfig(world_size=ranks, device=device), facts)  # type: ignore[arg-type]
     assert (said is not None) == shares
+
+
+def test_files_that_a_run_leaves_are_told_once(tmp_path: Path) -> None:
+    config = RunConfig(model=ModelConfig(name="resnet"), data=DataConfig(name="images", root=str(tmp_path / "data")))
+    (said,) = preflight.hints(config, TorchFacts())
+    assert f"made in {tmp_path / 'data'}/ (data.root)" in said
+    (tmp_path / "data" / "images-32").mkdir(parents=True)
+    assert preflight.hints(config, TorchFacts()) == []
