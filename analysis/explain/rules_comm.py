@@ -196,7 +196,7 @@ RULES = (
                 "nothing computes during communication and waits for other ranks, which cannot be told apart here"
             ),
             "cpu": Advice(
-                "gradients are reduced while nothing computes; the gain of hiding it on a CPU is unknown, because an "
+                "gradients are reduced while nothing computes; hiding it on a CPU may save or cost time, because an "
                 "all-reduce uses the cores that compute: a larger batch, gradient accumulation, or compressed gradients"
             ),
             "gloo": Advice(
@@ -226,8 +226,8 @@ RULES = (
                 "ones start earlier"
             ),
             "cpu": Advice(
-                "gradients are reduced only after the backward pass; the gain of hiding it on a CPU is unknown, "
-                "because an all-reduce uses the cores that compute",
+                "gradients are reduced only after the backward pass; hiding it on a CPU may save or cost time, because "
+                "an all-reduce uses the cores that compute",
                 ("ddp.bucket_cap_mb=25",),
             ),
         },
@@ -248,8 +248,8 @@ RULES = (
         ),
         variants={
             "cpu": Advice(
-                "the last bucket holds most of the gradients, and nothing hides it; the gain of smaller buckets on a "
-                "CPU is unknown, because an all-reduce uses the cores that compute",
+                "the last bucket holds most of the gradients, and nothing hides it; smaller buckets on a CPU may save "
+                "or cost time, because an all-reduce uses the cores that compute",
                 ("ddp.bucket_cap_mb=25",),
             ),
             "sharded": Advice("the last unit holds most of the gradients, and nothing hides it: use smaller units"),

@@ -69,6 +69,8 @@ def _check_script(config: RunConfig) -> None:
     if path.is_dir() and not (path / "__main__.py").is_file():
         names = ", ".join(sorted(map(str, path.glob("*.py")))[:_NAMED]) or "it has no Python file"
         raise ConfigError(f"script={script}: a folder without a __main__.py; give a file in it ({names})")
+    if path.suffix == ".ipynb":
+        raise ConfigError(f"script={script}: a notebook; make a script of it (jupyter nbconvert --to script {script})")
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(4096)

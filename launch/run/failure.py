@@ -18,8 +18,9 @@ import msgspec
 from rankscope.conf import PassDir
 from rankscope.conf.contract import TORCH_PASSES, signal_status
 from rankscope.conf.files import text_of
+from rankscope.launch.run.last_words import LINES, crash, first_line, last_lines, last_words
 from rankscope.launch.run.rank_files import error_of, info_of, log_of, said_by, stream
-from rankscope.launch.run.stuck import furthest_behind, main_stack, of_script, without_steps
+from rankscope.launch.run.stuck import furthest_behind, of_script, without_steps
 from rankscope.launch.run.torchrun import Ended
 from rankscope.launch.system.rank_progress import RankProgress
 
@@ -42,9 +43,8 @@ _LOST_PARTNER = re.compile(
 )
 _ENDED_BY_OTHERS = (-signal.SIGTERM, signal_status(signal.SIGTERM))  # exit codes of ranks that torchrun ends
 _RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
-_ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20
-_TRACE_LINES, _TRACE_HEAD = 8, 2  # of a traceback: how many are shown, and how many of them are its first ones
+_TRACE_HEAD = 2  # of the lines of a traceback that are shown: its first ones
 _OURS = "RecordingError: "  # says what the user can do; where in rankscope it was raised is of no use
 
 
@@ -64,8 +64,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         where += [f"rank {self.rank}"] if self.rank is not None else []
         lines = [f"rankscope: {', '.join(where)}{': ' if where else ''}{self.message}"]
         trace = (self.traceback or "").rstrip().splitlines()
-        if len(trace) > _TRACE_LINES:  # the call in the script, and the end
-            trace = [*trace[:_TRACE_HEAD], "  ...", *trace[_TRACE_HEAD - _TRACE_LINES :]]
+        if len(trace) > LINES:  # the call in the script, and the end
+            trace = [*trace[:_TRACE_HEAD], "  ...", *trace[_TRACE_HEAD - LINES :]]
         lines += [f"    {line}" for line in trace]
         return "\n".join([*lines, f"  log: {self.log}"] if self.log else lines)
 
@@ -170,7 +170,7 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     stderr = said_by(pass_dir, first.local_rank)
     kind, message = _judge(pass_dir, first, error_of(rank), ended.progress.get(first.rank))
     if pass_dir.name == "nsys" and kind == "exit" and not rank.progress.exists():  # the rank never ran
-        kind, message = "nsys_failed", f"nsys failed before it started the rank: {_first_line(stderr)}"
+        kind, message = "nsys_failed", f"nsys failed before it started the rank: {first_line(stderr)}"
     elif pass_dir.name == "nsys" and info_of(rank).get("status") == "ok":
         kind, message = "nsys_failed", f"nsys failed after the rank was done: it {message}"
     return Failure(
@@ -178,20 +178,26 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
         rank=first.rank,
         kind=kind,
         message=message,
-        traceback=_traceback(first, stderr) or (_last_lines(stderr) if kind == "exit" else None),
+        traceback=_traceback(first, stderr) or _own_words(pass_dir, first, kind, stderr),
         log=str(stderr) if stderr is not None else log_of(rank),
     )
 
 
 def _traceback(first: _Exit, stderr: Path | None) -> str | None:
     if first.traceback is None:
-        return _crash(stderr) if first.code < 0 else None
-    return None if (first.error or "").startswith(_OURS) else of_script(first.traceback)
+        return crash(stderr) if first.code < 0 else None
+    return None if _is_ours(first) else of_script(first.traceback)
 
 
-def _last_lines(log: Path | None) -> str | None:
-    """Return what a rank printed last before it ended itself: argparse, for example, says there why."""
-    return "\n".join(text_of(log).rstrip().splitlines()[-_TRACE_LINES:]) or None if log is not None else None
+def _own_words(pass_dir: PassDir, first: _Exit, kind: Kind, stderr: Path | None) -> str | None:
+    """Return what a rank printed last before it ended itself (argparse says there why), or ended without a step."""
+    if kind == "exit":
+        return last_lines(stderr)
+    return last_lines(stream(pass_dir, first.local_rank, "stdout")) if _is_ours(first) else None
+
+
+def _is_ours(first: _Exit) -> bool:
+    return (first.error or "").startswith(_OURS)
 
 
 def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: RankProgress | None) -> tuple[Kind, str]:
@@ -219,7 +225,7 @@ def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
     """Return one entry of the report with the rank's own words: error.json, or stderr if the rank was aborted."""
     local_rank = int(match["local"])
     code = int(match["code"])
-    words = _last_words(stream(pass_dir, local_rank)) if code == -signal.SIGABRT else None
+    words = last_words(stream(pass_dir, local_rank)) if code == -signal.SIGABRT else None
     exit_ = _Exit(time=match["time"], rank=int(match["rank"]), local_rank=local_rank, code=code, words=words)
     for path in pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/error.json"):
         try:
@@ -266,29 +272,6 @@ def _told_by_a_rank(pass_dir: PassDir) -> Failure | None:
 def _disk_full(pass_dir: PassDir, said: str) -> bool:
     """Whether the disk is full. A rank often cannot even report that, so the free space counts, too."""
     return _DISK.search(said) is not None or shutil.disk_usage(pass_dir.path).free < _FULL_BYTES
-
-
-def _first_line(path: Path | None) -> str:
-    """Return the first line that is not blank."""
-    lines = [line.strip() for line in text_of(path).splitlines() if line.strip()] if path is not None else []
-    return lines[0][:200] if lines else "without output"
-
-
-def _crash(stderr: Path | None) -> str | None:
-    """Return the Python frames of a rank that crashed in C code (innermost last), or None."""
-    said = text_of(stderr) if stderr is not None else ""
-    start = said.find("Fatal Python error")
-    if start < 0:
-        return None
-    frames = main_stack("".join(re.findall(r"(?m)^(?:Thread |Current thread |  File ).*\n", said[start:])))
-    return "\n".join(reversed(frames)) or None
-
-
-def _last_words(stderr: Path | None) -> str | None:
-    """Return the last message of the C library or C++ before it ended the process, or None."""
-    said = text_of(stderr).partition("Fatal Python error")[0] if stderr is not None else ""
-    found = _ABORTED.findall(said)
-    return found[-1].strip()[:120] if found else None
 
 
 def _signal_name(number: int) -> str:

@@ -22,17 +22,15 @@ def info_of(rank: RankDir) -> dict[str, Any]:
     return info if isinstance(info, dict) else {}
 
 
-def stream(pass_dir: PassDir, local_rank: int) -> Path | None:
-    """Return the file to which torchrun redirected a rank's stderr."""
-    return next(pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/stderr.log"), None)
+def stream(pass_dir: PassDir, local_rank: int, name: str = "stderr") -> Path | None:
+    """Return the file to which torchrun redirected a rank's stderr or stdout."""
+    return next(pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/{name}.log"), None)
 
 
 def said_by(pass_dir: PassDir, local_rank: int) -> Path | None:
     """Return the redirected stderr of a rank; its stdout, if it only wrote there."""
-    stderr = stream(pass_dir, local_rank)
-    stdout = None if stderr is None else stderr.with_name("stdout.log")
-    said_nothing = stdout is not None and stderr is not None and not stderr.stat().st_size
-    return stdout if said_nothing and stdout is not None and stdout.is_file() else stderr
+    stderr, stdout = stream(pass_dir, local_rank), stream(pass_dir, local_rank, "stdout")
+    return stdout if stderr is not None and stdout is not None and not stderr.stat().st_size else stderr
 
 
 def log_of(rank: RankDir) -> str | None:

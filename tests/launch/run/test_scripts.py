@@ -193,6 +193,12 @@ def test_a_script_that_ends_itself_says_why_in_its_own_words(tmp_path: Path, mon
     assert "ended itself with exit status 2" in err and "train: error: unrecognized arguments: --nope 3" in err
 
 
+def test_a_script_without_a_step_is_shown_with_its_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, err, _ = launch(tmp_path, "print('nothing new to train on')", "world_size=1", monkeypatch=monkeypatch)
+    assert status == 2
+    assert "ended without a step" in err and "    nothing new to train on" in err and "Traceback" not in err
+
+
 def test_a_loop_without_a_step_is_told_so_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code = "from rankscope.harness import Recorder\nRecorder(); train(after=lambda: time.sleep(0.05)); print('END')\n"
     status, err, run_dir = launch(tmp_path, code, "world_size=1", monkeypatch=monkeypatch)
