@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.conf import ConfigError, parse_config
+from rankscope.conf import ConfigError, RunConfig, parse_config
 from rankscope.launch.configure.preflight import refuse
 from rankscope.launch.system.torch_facts import TorchFacts
 
@@ -72,3 +72,26 @@ def test_not_under_another_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
     with pytest.raises(ConfigError, match="without torchrun around it"):
         refuse(parse_config({"runs_dir": str(tmp_path)}), NO_GPU)
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("jobs/train", "no such file; did you mean jobs/train.py?"),
+        ("jobs/trian.py", "no such file; did you mean jobs/train.py?"),
+        ("jobs", "a folder without a __main__.py; give a file in it (jobs/train.py)"),
+        ("train", "no such file"),
+        ("jobs/all.ipynb", "a notebook; make a script of it"),
+    ],
+)
+def test_a_script_that_is_none_is_refused_with_what_there_is(
+    script: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "train.py").write_text("")
+    with pytest.raises(ConfigError) as refused:
+        refuse(RunConfig(script=script), NO_GPU)
+    assert said in str(refused.value)
+    refuse(RunConfig(script="jobs/train.py"), NO_GPU)
+    refuse(RunConfig(script="json.tool"), NO_GPU)  # a module, as for `python -m`

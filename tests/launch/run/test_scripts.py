@@ -247,7 +247,7 @@ def test_without_a_home_and_with_nobody_who_reads_the_output(tmp_path: Path, mon
     """As in a container that is started with any uid, and piped into `head`."""
     (tmp_path / "train.py").write_text(f"{LOOP}\ntrain()\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", "/nowhere/at/all")
+    monkeypatch.setenv("HOME", "/dev/null/home")  # which even root cannot make
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     from rankscope.launch.run import record
 
