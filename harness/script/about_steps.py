@@ -33,7 +33,10 @@ def notes_on(source: Source | None, marks: Marks, info: dict[str, Any], steps: S
     if marks.elsewhere and not steps.timer.waits_known:
         yield "the loop runs in another thread than the main one: waits for data and samples are null"
     elif info["samples_per_step"] is None:
-        yield "samples per second are null: the batches do not tell how many samples they have"
+        why = (
+            "the batches do not tell how many samples they have" if marks.loaders else "no DataLoader gives the batches"
+        )
+        yield f"samples per second are null: {why}"
     if marks.skipped:
         yield f"the GradScaler skipped {marks.skipped} optimizer steps; they count as steps"
     if not steps.context.cuda and dist.is_initialized() and "nccl" in str(dist.get_backend()):

@@ -90,6 +90,7 @@ def _record(
         why = slurm.reason()
         text = f"interrupted by {interrupted}" + (f" from SLURM ({why})" if why is not None else "")
         failure = Failure(kind="interrupted", message=text)
+        say(f"rankscope: what was recorded until now is kept in {run_dir.path}")
         raise
     finally:
         if failure is not None:
