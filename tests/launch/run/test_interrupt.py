@@ -93,7 +93,7 @@ def test_a_killed_agent_leaves_no_rank_and_is_named(tmp_path: Path) -> None:
 
 def _is_agent(pid: int, run_dir: Path) -> bool:
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
     except OSError:
         return False
     return "torch.distributed.run" in command and str(run_dir) in command
