@@ -18,6 +18,7 @@ from rankscope.analysis.core.collective_kinds import UNKNOWN_KIND
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.measure.recording import Recording
+from rankscope.analysis.read.run_settings import config_of
 
 # Words in descriptions, as device meshes, Megatron and inference engines write them.
 _WORDS = {
@@ -123,13 +124,21 @@ def _places(names: Sequence[str]) -> dict[str, Column]:
 def names_by_group(recording: Recording) -> dict[int, str]:
     """Return the dimension of each group, by its code in the table of calls."""
     calls, described = recording.calls, descriptions(recording)
+    whole = _of_run(recording)
     sharded = set(np.unique(calls["group_id"][calls["scope"] >= 0]).tolist())
     names = {}
     for code in np.unique(calls["group_id"]).tolist():
         word = calls.words["group_id"][code] if code >= 0 else "|null"
         told = canonical(described.get(group_name(word), ""))
-        names[code] = told or ("fsdp" if code in sharded else _by_members(word, recording.world_size))
+        names[code] = told or ("fsdp" if code in sharded else _by_members(word, recording.world_size, whole))
     return names
+
+
+def _of_run(recording: Recording) -> str:
+    """Return the dimension of all ranks together, if the run's settings say it."""
+    config = None if recording.run_dir is None else config_of(recording.run_dir)
+    kind = "none" if config is None else config.parallelism
+    return {"ddp": "dp", "fsdp": "fsdp", "tp": "tp", "pp": "pp"}.get(kind, ALL_RANKS)
 
 
 def canonical(description: str) -> str:
@@ -143,12 +152,12 @@ def canonical(description: str) -> str:
     return "_".join(found) or description.lower()[:_LONGEST]
 
 
-def _by_members(word: str, world_size: int) -> str:
+def _by_members(word: str, world_size: int, whole: str) -> str:
     members = group_members(word)
     if members is None:
         return f"group {group_name(word)}" if group_name(word) else "unknown group"
     if len(members) == world_size:
-        return ALL_RANKS
+        return whole
     gaps = set(np.diff(sorted(members)).tolist())
     stride = f", every {gaps.pop()} ranks" if len(gaps) == 1 and gaps != {1} else "" if gaps <= {1} else ", irregular"
     return f"groups of {len(members)}{stride}"
