@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,16 +39,26 @@ _OF_THE_MODEL = (
 )  # fmt: skip
 
 
+_OF_A_SCRIPT = ("script_args", "steps_from", "run_on")
+
+
+def refuse_ignored(config: RunConfig, given: Iterable[str]) -> None:
+    """Raise `ConfigError` for a key that was given and that this kind of run does not read, whatever its value."""
+    for key in given:
+        section = key.partition(".")[0]
+        if config.script is None and section in _OF_A_SCRIPT:
+            raise ConfigError(f"{key}={getattr(config, key)}: only applies to your own script; set script=FILE")
+        if config.script is not None and section in _OF_THE_MODEL:
+            raise ConfigError(
+                f"{key}: only applies to the reference model; {config.script} takes its own settings, after --"
+            )
+
+
 def _check_script(config: RunConfig) -> None:
-    defaults = type(config)()
+    defaults, fields = type(config)(), (*_OF_THE_MODEL, *_OF_A_SCRIPT)
+    refuse_ignored(config, (key for key in fields if getattr(config, key) != getattr(defaults, key)))
     if config.script is None:
-        for key in ("script_args", "steps_from", "run_on"):
-            if getattr(config, key) != getattr(defaults, key):
-                raise ConfigError(f"{key}={getattr(config, key)}: only applies to your own script; set script=FILE")
         return
-    for key in _OF_THE_MODEL:
-        if getattr(config, key) != getattr(defaults, key):
-            raise ConfigError(f"{key}: only applies to the reference model; set it for {config.script} in script_args")
     if config.profile.modules:
         raise ConfigError("profile.modules: needs the reference model; in a script open ranges with record_function")
 

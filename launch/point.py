@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rankscope.conf import RunConfig
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL, TORCH_PASSES
 from rankscope.launch.configure.model_size import with_size
-from rankscope.launch.configure.preflight import refuse
+from rankscope.launch.configure.preflight import refuse, shared_cores
 from rankscope.launch.run.record import Recorded, analyse, record
 from rankscope.launch.system.processes import Stop
 from rankscope.launch.system.terminal import say
@@ -19,6 +19,8 @@ def run_here(config: RunConfig, overrides: Sequence[str], stop: Stop) -> int:
     facts = torch_facts()
     stop.check()
     refuse(config, facts)
+    if (shared := shared_cores(config, facts)) is not None:
+        say(f"rankscope: {shared}")
     config = with_size(config, facts)
     return report(record(config, overrides, facts, stop), stop)
 

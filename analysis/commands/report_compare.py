@@ -73,6 +73,8 @@ def show_sweep(summary: Json, console: Console) -> None:
     console.print(points_table(summary))
     if any(point["baseline"] for point in summary["points"]):
         console.print("+: a baseline that rankscope added to the sweep", style="dim")
+    if summary["efficiency"]:
+        console.print(efficiency_table(summary["efficiency"]))
     if summary["latency"]:
         console.print(latency_table(summary["latency"]))
     if summary["headline"]:
@@ -85,10 +87,9 @@ def show_sweep(summary: Json, console: Console) -> None:
 
 def points_table(summary: Json) -> Table:
     """Return the points as a table, without columns that have no value."""
-    scaling = {item["id"]: item for item in summary["efficiency"]}
     columns: dict[str, list[str]] = {}
     for point in summary["points"]:
-        memory, found = point["memory_peak_bytes"], scaling.get(point["id"], {})
+        memory = point["memory_peak_bytes"]
         row = {
             "job": _text(point["job"], "{}"),
             "ranks": _text(point["world_size"], "{}"),
@@ -96,15 +97,13 @@ def points_table(summary: Json) -> Table:
             "DDP": _text(point["ddp"], "{}"),
             "step ms": _text(point["step_ms"], "{:.2f}"),
             "samples/s": _text(point["samples_per_s"], "{:.1f}"),
-            "weak": _text(found.get("weak"), "{:.1%}"),
-            "strong": _text(found.get("strong"), "{:.1%}"),
             "memory": "-" if memory is None else byte_size(memory),
             "status": point["status"] + (" +" if point["baseline"] else ""),
         }
         for name, text in row.items():
             columns.setdefault(name, []).append(text)
     shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
-    table = Table(box=None, title="Points of the sweep", title_justify="left")
+    table = Table(box=None, title="Points of the sweep (median step)", title_justify="left")
     for name in shown:
         table.add_column(name, justify="left" if name in ("job", "DDP", "status") else "right")
     for texts in zip(*shown.values(), strict=True):
@@ -112,9 +111,23 @@ def points_table(summary: Json) -> Table:
     return table
 
 
+def efficiency_table(rows: list[Json]) -> Table:
+    """Return how well the points with several ranks scale, with the intervals, within 80 columns."""
+    table = Table(box=None, title="Efficiency (95 %)", title_justify="left")
+    for name in ("point", "weak", "strong"):
+        table.add_column(name, justify="left" if name == "point" else "right")
+    for row in rows:
+        cells = []
+        for kind in ("weak", "strong"):
+            between = row[f"{kind}_interval"]
+            cells.append(_text(row[kind], "{:.1%}") + (f" ({between[0]:.1%} to {between[1]:.1%})" if between else ""))
+        table.add_row(row["label"], *cells)
+    return table
+
+
 def latency_table(rows: list[Json]) -> Table:
     """Return the latency curves as a table within 80 columns."""
-    table = Table(box=None, title="Latency of one replica", title_justify="left")
+    table = Table(box=None, title="Latency of one replica (samples/s: by the mean)", title_justify="left")
     for name in ("curve", "batch", "p50 ms", "p95 ms", "p99 ms", "samples/s", ""):
         table.add_column(name, justify="left" if name in ("curve", "") else "right")
     for row in rows:

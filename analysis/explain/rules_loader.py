@@ -63,7 +63,7 @@ RULES = (
         "available for workers",
         check=_data_stall,
         advice=Advice(
-            "the device waits for batches: more loader workers, a larger data.prefetch_factor, or cheaper decoding",
+            "the device waits for batches: more loader workers, a larger prefetch_factor, or cheaper decoding",
             (f"num_workers={WORKERS}",),
         ),
         variants={
@@ -74,7 +74,7 @@ RULES = (
             ),
             "idle": Advice(
                 "the device waits for batches, and the loader for something else (its storage, its workers): more "
-                "workers, a larger data.prefetch_factor, faster storage",
+                "workers, a larger prefetch_factor, faster storage",
                 (f"num_workers={WORKERS}",),
             ),
             "full": Advice(

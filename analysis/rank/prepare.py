@@ -177,7 +177,8 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     compute = known & ~excluded & (host["annotation"] == 0) & ~np.isin(host["thread"], host["thread"][comm])
     if comm.any():
         backend = trace.backend or words[int(host["name"][comm][0])].partition(":")[0]
-        note("cpu_collectives", f"{backend}: collectives on the CPU, with the time queued inside them", backend=backend)
+        text = f"{backend} moves data on the CPU, and its times include those in its queue: transfers are rough"
+        note("cpu_collectives", text, backend=backend)
     rows = np.flatnonzero(comm | compute)
     table = host.take(rows).with_columns(role=np.where(comm[rows], COMMUNICATION, COMPUTE))
     kinds = [collective_kind(w) if c else None for w, c in zip(table.texts("name"), comm[rows], strict=True)]

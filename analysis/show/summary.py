@@ -21,6 +21,7 @@ from rankscope.analysis.measure.loader import loader_waits
 from rankscope.analysis.measure.memory import memory_of
 from rankscope.analysis.measure.step_metrics import summarise_rank
 from rankscope.analysis.result import Analysis
+from rankscope.analysis.show.report.job import what_was_run
 from rankscope.analysis.show.summary_schema import (
     AlignmentSummary,
     CollectiveSummary,
@@ -47,6 +48,7 @@ def summary_of(analysis: Analysis) -> Summary:
     """Return the typed summary of a recording, or of a run without a traced pass."""
     return Summary(
         status=_status(analysis),
+        run={name.lower(): text for name, text in what_was_run(analysis, {"world_size": analysis.world_size})},
         source=analysis.ranks[0].source if analysis.ranks else None,
         pass_name=analysis.pass_name,
         warnings=[notice.as_dict() for notice in analysis.notices],

@@ -121,6 +121,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     status: Literal["ok", "ok_with_warnings", "partial"]
+    run: dict[str, str]  # what was run, as far as the recording says it: job, batch, ranks, arithmetic, versions, ...
     source: str | None  # kineto | nsys; null: nothing was traced
     pass_name: str | None = msgspec.field(name="pass")
     warnings: list[dict[str, Any]]

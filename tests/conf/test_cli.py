@@ -66,3 +66,12 @@ def test_the_table_alone_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("rnu", "did you mean run?"), ("analyse", "did you mean analyze?"), ("a.py", "rankscope run script=a.py?")],
+)
+def test_a_wrong_command_gets_the_nearest(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([word]) == 2
+    assert said in capsys.readouterr().err

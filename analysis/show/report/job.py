@@ -85,7 +85,7 @@ def _recorded(analysis: Analysis) -> dict[str, Any]:
 
 def _ranks(analysis: Analysis, summary: Json) -> str:
     count = summary["world_size"]
-    text = f"{count} rank{'s' if count != 1 else ''}"
+    text = f"{'' if analysis.size_stated else 'at least '}{count} rank{'s' if count != 1 else ''}"
     infos = [] if analysis.run_dir is None else rank_infos(analysis.run_dir)
     names = {info["device_name"] for info in infos if isinstance(info.get("device_name"), str)}
     names |= {data.model.name for data in analysis.ranks if data.model is not None and data.model.name}

@@ -95,6 +95,16 @@ def test_headline_says_where_the_largest_job_loses_time() -> None:
     assert "cannot be split" in (headline(rows, []) or "") and headline([], []) is None
 
 
+def test_no_advice_from_a_difference_within_the_noise() -> None:
+    """A step at twice the batch takes 2.1 times as long; where steps vary by half, this may be chance."""
+    rng = np.random.default_rng(3)
+    for spread, advised in ((0.001, True), (0.5, False)):
+        steps = [[mean * np.exp(rng.normal(0, spread, 20)) for _ in range(3)] for mean in (10.0, 21.0)]
+        pair = [point("b8", 1, 8, 10.0), point("b16", 1, 16, 21.0)]
+        pair = [msgspec.structs.replace(item, steps_ms=made) for item, made in zip(pair, steps, strict=True)]
+        assert any("stops growing" in line for line in advice(pair)) == advised
+
+
 def test_unknown_parts_are_rest() -> None:
     points = [point("one", 1, 8, 10.0, [10, 0, 0, 0, 0, 0]), point("two", 2, 8, 12.0)]
     (fall,) = waterfalls(points)
