@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from rankscope.analysis.commands import answers
-from rankscope.analysis.commands.common import Location, output, run_command
+from rankscope.analysis.commands.common import Location, output, results_folder, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
@@ -144,9 +144,6 @@ def analyze(
         complain(f"rankscope: {error}")
         _write_json(error_summary(str(error), error.notices), json_file)
         return NO_NUMBERS
-    except OSError as error:
-        complain(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out")
-        return NO_NUMBERS
 
 
 def _analyze(
@@ -200,11 +197,7 @@ def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
         return out
     if len(paths) != 1 or not RunDir(paths[0]).record.exists():
         return None
-    folder = RunDir(paths[0]).analysis
-    link = next((path for path in (folder, *folder.rglob("*")) if path.is_symlink()), None)
-    if link is not None:  # a stranger's run folder must not choose where files are replaced
-        raise AnalysisError(f"{link}: a link, and reports would be written through it; remove it or give --out")
-    return folder
+    return results_folder(paths[0])
 
 
 def _write_json(summary: Json, target: Path | None) -> None:

@@ -189,7 +189,7 @@ def test_a_step_without_length_beside_work(tmp_path: Path) -> None:
     trace.kernel(20, 10, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", stream=20)
     trace.write(tmp_path / "rank0.json")
     assert main(["analyze", str(tmp_path), "--no-cache", "--out", str(tmp_path / "out")]) == 0
-    assert main(["timeline", str(tmp_path), "--no-cache", "--make", "perfetto", "--out", str(tmp_path / "out")]) == 0
+    assert main(["timeline", str(tmp_path), "--no-cache", "--out", str(tmp_path / "out")]) == 0
 
 
 @pytest.mark.parametrize("time", [2**62 / US, -(2**61) / US, "9" * 5000, 1e300])
