@@ -4,6 +4,7 @@ Exit status: 0 the numbers are valid, 3 they are partial, 2 there are none (one 
 """
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def analyze(
 
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces or Nsight Systems reports, or such files.
     """
-    console = Console(stderr=json_file == Path("-"))
+    console = Console(stderr=json_file == Path("-"), quiet=quiet)
     try:
         options = Options(
             cache=not no_cache,
@@ -137,7 +138,7 @@ def analyze(
             ceilings=ceilings,
         )
         with output(out) as folder:
-            return _analyze(paths, folder, json_file, options, console, allow_partial=allow_partial, quiet=quiet)
+            return _analyze(paths, folder, json_file, options, console, allow_partial=allow_partial)
     except AnalysisError as error:
         from rankscope.analysis.show.summary import error_summary
 
@@ -154,36 +155,54 @@ def _analyze(
     console: Console,
     *,
     allow_partial: bool,
-    quiet: bool,
 ) -> int:
     folder = _folder(paths, out)
     key = answers.key_of(paths, options)
-    answer = answers.kept(key)
-    if answer is not None and (folder is None or answer.complete):
-        summary = _give(answer, folder, console, quiet=quiet)
-    else:
-        from rankscope.analysis.commands.answer import make
-
-        with answers.new_answer(key) as made:
-            make(paths, options, made, reports=folder is not None)
-            summary = _give(answers.made_in(made), folder, console, quiet=quiet)
+    summary = _given_again(key, folder, console) or _made(paths, options, key, folder, console)
     _write_json(summary, json_file)
     return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
 
 
-def _give(answer: answers.Answer, folder: Path | None, console: Console, *, quiet: bool) -> Json:
-    """Print an answer, put its files in `folder`, and return its summary."""
-    summary = answer.summary()
-    if not quiet:
-        show(summary, console)
-    if folder is not None:
-        answer.copy_to(folder)
-        if not quiet and answer.has_reports:
-            console.print(
-                f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
-                f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
-            )
+def _given_again(key: str | None, folder: Path | None, console: Console) -> Json | None:
+    """Give the kept answer and return its summary; None if there is none that is complete."""
+    answer = answers.kept(key)
+    try:
+        if answer is None or (folder is not None and not answer.complete):
+            return None
+        summary = answer.summary()
+        if folder is not None:
+            answer.place_in(folder)
+    except FileNotFoundError:  # another process has just replaced it
+        return None
+    show(summary, console)
+    _say_where(answer, folder, console)
     return summary
+
+
+def _made(paths: tuple[Path, ...], options: Options, key: str | None, folder: Path | None, console: Console) -> Json:
+    """Analyse, give the answer, keep it, and return its summary."""
+    from rankscope.analysis.commands.answer import make
+
+    summary, write = make(paths, options)
+    show(summary, console)
+    if folder is None:
+        answers.keep(key, None, summary)
+        return summary
+    with answers.new_folder(folder) as new:
+        write(new)
+        answers.keep(key, new, summary)
+        answer = answers.made_in(new)
+        answer.place_in(folder, os.replace)
+    _say_where(answer, folder, console)
+    return summary
+
+
+def _say_where(answer: answers.Answer, folder: Path | None, console: Console) -> None:
+    if folder is not None and answer.has_reports:
+        console.print(
+            f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
+            f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
+        )
 
 
 def main(argv: list[str]) -> int:

@@ -61,7 +61,8 @@ def strip(source: Path, target: Path) -> None:
             try:
                 _copy(export, database)
             except sqlite3.Error as error:
-                raise export.fail("damaged_export", f"cannot be copied ({error}); export it again") from None
+                text = f"cannot be copied ({error}); give another --out, or export it again"
+                raise export.fail("damaged_export", text) from None
             finally:
                 database.close()
     finally:
