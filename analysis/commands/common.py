@@ -9,7 +9,7 @@ import click
 
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read import remote
-from rankscope.conf import RunDirError, command
+from rankscope.conf import RunDir, RunDirError, command
 
 if TYPE_CHECKING:
     _PathType = click.ParamType[Path]
@@ -34,6 +34,15 @@ def output(place: str | None) -> Iterator[Path | None]:
         return
     with remote.published(place) as folder:
         yield folder
+
+
+def results_folder(recording: Path) -> Path:
+    """Return the folder for what is made of a run or a sweep; `AnalysisError` if it would be written through a link."""
+    folder = RunDir(recording).analysis
+    link = next((path for path in (folder, *folder.rglob("*")) if path.is_symlink()), None)
+    if link is not None:  # a stranger's folder must not choose where files are replaced
+        raise AnalysisError(f"{link}: a link, and reports would be written through it; remove it or give --out")
+    return folder
 
 
 def run_command(run: click.Command, argv: list[str]) -> int:

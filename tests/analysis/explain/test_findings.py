@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import yaml
 
@@ -362,3 +363,8 @@ def test_one_share_decides_every_cause() -> None:
     assert summary["stragglers"]["cause"] == "mixed"
     assert {item["cause"] for item in summary["stragglers"]["per_step"]} == {"mixed"}
     assert "straggler_mixed" in {item["id"] for item in summary["findings"]}
+
+
+def test_steps_without_length_show_nothing() -> None:
+    table = steps(data_stall=[3, 3], copy=[3, 3])
+    assert findings.find(facts(table.with_columns(step_ns=np.zeros(4, int))), Limits()) == []
