@@ -51,6 +51,8 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
 
 def dimensions(recording: Recording) -> list[Dimension]:
     """Return the dimensions, the one with the most communication first; empty without analysed collectives."""
+    if not len(recording.calls):
+        return []
     calls = recording.calls.take(np.isin(recording.calls["step"], recording.steps_analysed))
     if not len(calls):
         return []
@@ -77,6 +79,8 @@ _LAYER = re.compile(r"\(([^()]+)\)$")
 
 def sharded_layers(recording: Recording) -> list[ShardedLayer]:
     """Return the layers of FSDP2, by name, as the annotations around the collectives name them."""
+    if not len(recording.calls):
+        return []
     calls = recording.calls.take(np.isin(recording.calls["step"], recording.steps_analysed))
     calls = calls.take(calls["scope"] >= 0)
     words = [match[1] if (match := _LAYER.search(word)) else "" for word in calls.words["scope"]]
@@ -124,6 +128,8 @@ def _places(names: Sequence[str]) -> dict[str, Column]:
 def names_by_group(recording: Recording) -> dict[int, str]:
     """Return the dimension of each group, by its code in the table of calls."""
     calls, described = recording.calls, descriptions(recording)
+    if not len(calls):
+        return {}
     whole = _of_run(recording)
     sharded = set(np.unique(calls["group_id"][calls["scope"] >= 0]).tolist())
     names = {}
