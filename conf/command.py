@@ -39,6 +39,11 @@ def run_command(
     return NO_NUMBERS
 
 
+def say(text: str) -> None:
+    """Print a line on stdout. It may name files and hold text from them."""
+    click.echo(visible(text))
+
+
 def complain(text: str) -> None:
     """Print a message on stderr. It may name files and hold text from them."""
     click.echo(visible(text), err=True)

@@ -19,12 +19,24 @@ _MOST_DIGITS = 300  # of an integer; a double holds no larger number
 
 
 @contextmanager
+def naming(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """Name `path` in an `OSError` of the block that names no file, as those of many libraries, or `temporary`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename not in (None, str(temporary)):
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path next to `path`, and rename it to `path` if the block ends without an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with naming(path, temporary):
+            yield temporary
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 

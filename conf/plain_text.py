@@ -6,23 +6,24 @@ A recording may come from anybody. Hosts, groups, kernels, files and messages ca
 import unicodedata
 
 _KEPT = "\n\t"
-_DIRECTIONS = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u2028\u2029"
+# Controls, directions and invisible letters, halves of surrogates, ends of lines and of paragraphs.
+_ACTING = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def visible(text: str) -> str:
-    """Return `text` with control characters as escapes, such as `\\x1b`, except for line breaks and tabs."""
+    """Return `text` with controls and invisible letters as escapes, such as `\\x1b`; line breaks and tabs stay."""
     if text.isprintable():
         return text
     return "".join(_escaped(letter) if _acts(letter) else letter for letter in text)
 
 
 def _acts(letter: str) -> bool:
-    return letter not in _KEPT and (unicodedata.category(letter) in ("Cc", "Cs") or letter in _DIRECTIONS)
+    return letter not in _KEPT and unicodedata.category(letter) in _ACTING
 
 
 def _escaped(letter: str) -> str:
     code = ord(letter)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def markdown(text: str) -> str:

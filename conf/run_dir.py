@@ -7,6 +7,7 @@ runs/<date>-<time>-<name>/
   analysis/                        written only by the analysis; can be deleted and made again
 """
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -282,6 +283,14 @@ class RunDir:
                 f"{self.record}: layout {version} is newer than this rankscope reads ({LAYOUT_VERSION}); update it"
             )
         return record
+
+    def check_links(self) -> None:
+        """Raise `RunDirError` if a link leads out of the folder: it may show files of whoever reads a foreign run."""
+        root = os.path.realpath(self.path)
+        for part in ("passes", "passes/*", "passes/*/ranks", "passes/*/ranks/*", "passes/*/ranks/*/*"):
+            for path in self.path.glob(part):
+                if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                    raise RunDirError(f"{path}: a link out of the run folder; copy here what it leads to")
 
     def write_record(self, **changes: Any) -> None:
         """Merge `changes` into run.json."""

@@ -54,6 +54,22 @@ class DdpConfig(Section, frozen=True, kw_only=True):
     powersgd_rank: Count = 4
 
 
+class ParallelConfig(Section, frozen=True, kw_only=True):
+    """How the gpt model is spread over the ranks: DDP, FSDP2, hybrid FSDP, tensor or pipeline parallelism."""
+
+    name: Literal["ddp", "fsdp", "hsdp", "tp", "pp"] = "ddp"
+    reshard_after_forward: bool = True  # fsdp, hsdp: free the parameters after the forward pass, gather them again
+    prefetch: Natural = 0  # fsdp, hsdp: layers whose parameters are gathered ahead; 0: as FSDP does by itself
+    shards: Count = 2  # hsdp: ranks that share one copy of the parameters
+    schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"  # pp; interleaved: two stages on each rank
+    micro_batches: Count = 4  # pp: pieces of a batch that are in the pipeline at a time
+
+    @property
+    def one_replica(self) -> bool:
+        """Whether all ranks together hold one model and work on the same samples."""
+        return self.name in ("tp", "pp")
+
+
 class PrecisionConfig(Section, frozen=True, kw_only=True):
     """Arithmetic: fp32 (TF32 off), tf32, bf16 autocast, or fp16 autocast with a GradScaler."""
 

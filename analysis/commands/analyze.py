@@ -4,13 +4,16 @@ Exit status: 0 the numbers are valid, 3 they are partial, 2 there are none (one 
 """
 
 import json
+import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
 
 from rankscope.analysis.commands import answers
-from rankscope.analysis.commands.common import Recording, output, run_command
+from rankscope.analysis.commands.common import Recording, output, results_folder, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
@@ -22,6 +25,8 @@ from rankscope.conf import RunDir
 from rankscope.conf.command import complain
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
 from rankscope.conf.files import write_json
+
+Tell = Callable[[Json], None]  # prints a summary
 
 
 def pattern_option(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
@@ -125,7 +130,7 @@ def analyze(
 
     PATHS: a run folder, a pass folder, a folder of torch.profiler traces or Nsight Systems reports, or such files.
     """
-    console = Console(stderr=json_file == Path("-"))
+    console = Console(stderr=json_file == Path("-"), quiet=quiet)
     try:
         options = Options(
             cache=not no_cache,
@@ -139,16 +144,13 @@ def analyze(
             ceilings=ceilings,
         )
         with output(out) as folder:
-            status = _analyze(paths, folder, json_file, options, console, brief=brief, quiet=quiet)
+            status = _analyze(paths, folder, json_file, options, console, brief=brief)
             return OK if status == PARTIAL and allow_partial else status
     except AnalysisError as error:
         from rankscope.analysis.show.summary import error_summary
 
         complain(f"rankscope: {error}")
         _write_json(error_summary(str(error), error.notices), json_file)
-        return NO_NUMBERS
-    except OSError as error:
-        complain(f"rankscope: {error.filename}: cannot be written ({error.strerror}); choose another --out")
         return NO_NUMBERS
 
 
@@ -160,36 +162,59 @@ def _analyze(
     console: Console,
     *,
     brief: bool,
-    quiet: bool,
 ) -> int:
     folder = _folder(paths, out)
     key = answers.key_of(paths, options)
-    answer = answers.kept(key)
-    if answer is not None and (folder is None or answer.has_reports):
-        summary = _give(answer, folder, console, brief=brief, quiet=quiet)
-    else:
-        from rankscope.analysis.commands.answer import make
-
-        with answers.new_answer(key) as made:
-            make(paths, options, made, reports=folder is not None)
-            summary = _give(answers.made_in(made), folder, console, brief=brief, quiet=quiet)
+    tell = partial(show, console=console, brief=brief)
+    summary = _given_again(key, folder, tell, console) or _made(paths, options, key, folder, tell, console)
     _write_json(summary, json_file)
     return PARTIAL if summary["status"] == "partial" else OK
 
 
-def _give(answer: answers.Answer, folder: Path | None, console: Console, *, brief: bool, quiet: bool) -> Json:
-    """Print an answer, put its files in `folder`, and return its summary."""
-    summary = answer.summary()
-    if not quiet:
-        show(summary, console, brief=brief)
-    if folder is not None:
-        answer.copy_to(folder)
-        if not quiet and answer.has_reports:
-            reports = [str(folder / name) for name in ("report.html", "report.md") if name in answer.names]
-            tables = [str(folder / "tables")] if "report.md" in answer.names else []  # a run without traces has none
-            numbers = [str(folder / "summary.json"), *tables]
-            console.print(f"\nReport: {', '.join(reports)}\nNumbers: {', '.join(numbers)}")
+def _given_again(key: str | None, folder: Path | None, tell: Tell, console: Console) -> Json | None:
+    """Give the kept answer and return its summary; None if there is none that is complete."""
+    answer = answers.kept(key)
+    try:
+        if answer is None or (folder is not None and not answer.has_reports):
+            return None
+        summary = answer.summary()
+        if folder is not None:
+            answer.place_in(folder)
+    except FileNotFoundError:  # another process has just replaced it
+        return None
+    tell(summary)
+    _say_where(answer, folder, console)
     return summary
+
+
+def _made(
+    paths: tuple[Path, ...], options: Options, key: str | None, folder: Path | None, tell: Tell, console: Console
+) -> Json:
+    """Analyse, give the answer, keep it, and return its summary."""
+    from rankscope.analysis.commands.answer import make
+
+    summary, write = make(paths, options)
+    tell(summary)  # before the files, which a full disk may refuse
+    if folder is None:
+        answers.keep(key, None, summary)
+        return summary
+    with answers.new_folder(folder) as new:
+        write(new)
+        answers.keep(key, new, summary)
+        answer = answers.made_in(new)
+        answer.place_in(folder, os.replace)
+    _say_where(answer, folder, console)
+    return summary
+
+
+def _say_where(answer: answers.Answer, folder: Path | None, console: Console) -> None:
+    """Print where the files are. A run without traces has no tables and no report.md."""
+    if folder is None:
+        return
+    reports = [str(folder / name) for name in ("report.html", "report.md") if name in answer.names]
+    tables = [str(folder / "tables")] if "report.md" in answer.names else []
+    numbers = [str(folder / "summary.json"), *tables]
+    console.print(f"\nReport: {', '.join(reports)}\nNumbers: {', '.join(numbers)}")
 
 
 def main(argv: list[str]) -> int:
@@ -203,11 +228,7 @@ def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
         return out
     if len(paths) != 1 or not RunDir(paths[0]).record.exists():
         return None
-    folder = RunDir(paths[0]).analysis
-    link = next((path for path in (folder, *folder.rglob("*")) if path.is_symlink()), None)
-    if link is not None:  # a stranger's run folder must not choose where files are replaced
-        raise AnalysisError(f"{link}: a link, and reports would be written through it; remove it or give --out")
-    return folder
+    return results_folder(paths[0])
 
 
 def _write_json(summary: Json, target: Path | None) -> None:

@@ -1,19 +1,24 @@
-"""Makes the answer of `rankscope analyze`: loads, summarises and writes. Only an answer that is not kept needs this."""
+"""Makes the answer of `rankscope analyze`: loads, summarises and writes. A kept answer does not need this module."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
 from rankscope.analysis.show.summary import summarise
 from rankscope.conf.files import write_json
 
 
-def make(paths: tuple[Path, ...], options: Options, folder: Path, *, reports: bool) -> None:
-    """Analyse a recording and write `summary.json` to `folder`, with `reports` also everything else."""
+def make(paths: tuple[Path, ...], options: Options) -> tuple[Json, Callable[[Path], None]]:
+    """Analyse a recording; returns its summary, and what writes all files of the answer to a folder."""
     analysis = load(*paths, options=options)
     summary = summarise(analysis)
-    if reports:
-        from rankscope.analysis.show.files import write
 
-        write(analysis, summary, folder, paths[0].resolve().name)
-    write_json(folder / "summary.json", summary)
+    def write(folder: Path) -> None:
+        from rankscope.analysis.show import files
+
+        files.write(analysis, summary, folder, paths[0].resolve().name)
+        write_json(folder / "summary.json", summary)
+
+    return summary, write

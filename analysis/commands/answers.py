@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from rankscope.analysis.core.json import Json
 from rankscope.analysis.options import Options
 from rankscope.analysis.rank.code_version import code_version
 from rankscope.analysis.rank.prune import prune
-from rankscope.conf.files import open_regular, read_bytes, replacing, write_text
+from rankscope.conf.files import open_regular, read_bytes, replacing, write_json
 from rankscope.conf.user_cache import cache_folder, user_folder
 
 _SUMMARY, _LIST = "summary.json", "files.json"
@@ -45,31 +45,23 @@ class Answer(msgspec.Struct, frozen=True):
     def has_reports(self) -> bool:
         return "report.html" in self.names
 
-    def copy_to(self, folder: Path) -> None:
+    def place_in(self, folder: Path, put: Callable[[Path, Path], object] = shutil.copyfile) -> None:
         """Replace the files in `folder`, each as a whole; the summary comes last, when all others are there."""
         for name in [*self.names[1:], self.names[0]]:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with replacing(folder / name) as temporary:
-                shutil.copyfile(self.folder / name, temporary)
+                put(self.folder / name, temporary)
 
 
 @contextmanager
-def new_answer(key: str | None) -> Iterator[Path]:
-    """Yield an empty folder for the files of an answer, which is kept under `key` if the block ends well."""
-    root = user_folder() / "answers"
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        aside = tempfile.mkdtemp(prefix=".new-", dir=root)
-    except OSError:  # a cache that cannot be written is not an error
-        key, aside = None, tempfile.mkdtemp(prefix="rankscope-")
-    try:
-        entry = Path(aside) / "entry"
-        entry.mkdir()
-        yield entry
-        if key is not None:
-            _keep(entry, root / key, Path(aside) / "old")
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+def new_folder(inside: Path) -> Iterator[Path]:
+    """Yield an empty folder in the folder for results: the files are made in it, before they replace others.
+
+    There it needs no room in the cache, which may be full.
+    """
+    inside.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".new-", dir=inside, ignore_cleanup_errors=True) as made:
+        yield Path(made)
 
 
 def made_in(folder: Path) -> Answer:
@@ -78,13 +70,26 @@ def made_in(folder: Path) -> Answer:
     return Answer(folder, [_SUMMARY, *(name for name in names if name not in (_SUMMARY, _LIST))])
 
 
-def _keep(entry: Path, place: Path, old: Path) -> None:
+def keep(key: str | None, made: Path | None, summary: Json) -> None:
+    """Keep an answer under `key`: its summary, and the files that were made.
+
+    A cache that cannot be written is not an error.
+    """
+    if key is None:
+        return
+    place = user_folder() / "answers" / key
     try:
-        write_text(entry / _LIST, json.dumps({name: _digest(entry / name) for name in made_in(entry).names}))
-        if place.exists():
-            place.rename(old)
-        shutil.copytree(entry, old.with_name("copy"))  # the caller still uses `entry`
-        old.with_name("copy").rename(place)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".new-", dir=place.parent, ignore_cleanup_errors=True) as aside:
+            entry = Path(aside) / "entry"
+            if made is not None:
+                shutil.copytree(made, entry)
+            entry.mkdir(exist_ok=True)
+            write_json(entry / _SUMMARY, summary)
+            write_json(entry / _LIST, {name: _digest(entry / name) for name in made_in(entry).names})
+            if place.exists():
+                place.rename(Path(aside) / "old")
+            entry.rename(place)
         prune(place.parent, _LARGEST)
     except OSError:
         return

@@ -51,6 +51,15 @@ def output(place: str | None) -> Iterator[Path | None]:
         yield folder
 
 
+def results_folder(recording: Path) -> Path:
+    """Return the folder for what is made of a run or a sweep; `AnalysisError` if it would be written through a link."""
+    folder = RunDir(recording).analysis
+    link = next((path for path in (folder, *folder.rglob("*")) if path.is_symlink()), None)
+    if link is not None:  # a stranger's folder must not choose where files are replaced
+        raise AnalysisError(f"{link}: a link, and reports would be written through it; remove it or give --out")
+    return folder
+
+
 def run_command(run: click.Command, argv: list[str]) -> int:
     """Run a command. Bad input gives one line on stderr and exit status 2."""
     known = (AnalysisError, RunDirError)

@@ -47,7 +47,10 @@ def ingest(paths: tuple[Path, ...], out: Path, part: tuple[int, int]) -> int:
     for job in jobs:
         outcome = workers.prepare_rank(job)
         label = ", ".join(source.label for source in job.sources)
-        if outcome.data is not None:
+        if outcome.kept is False:
+            failed += 1
+            console.print(f"{label}: read, but {out} cannot be written: no room, or no permission")
+        elif outcome.data is not None:
             console.print(f"{label}: {'read and kept' if outcome.kept else 'nothing to do'}")
         elif outcome.notices or outcome.conflicting:
             failed += 1
@@ -56,7 +59,7 @@ def ingest(paths: tuple[Path, ...], out: Path, part: tuple[int, int]) -> int:
         else:
             console.print(f"{label}: not a trace")
     if jobs and failed == len(jobs):
-        raise AnalysisError(f"{len(jobs)} of {len(jobs)} ranks gave no numbers; see above")
+        raise AnalysisError(f"{len(jobs)} of {len(jobs)} ranks gave nothing to keep; see above")
     return PARTIAL if failed else OK
 
 

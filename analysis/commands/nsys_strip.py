@@ -16,7 +16,7 @@ import click
 from rankscope.analysis.commands.common import run_command
 from rankscope.analysis.core.notices import UnreadableTraceError
 from rankscope.analysis.read.nsys.export import METADATA, Export
-from rankscope.conf.command import complain
+from rankscope.conf.command import complain, say
 from rankscope.conf.contract import NO_NUMBERS, OK
 from rankscope.conf.files import replacing
 
@@ -61,7 +61,8 @@ def strip(source: Path, target: Path) -> None:
             try:
                 _copy(export, database)
             except sqlite3.Error as error:
-                raise export.fail("damaged_export", f"cannot be copied ({error}); export it again") from None
+                text = f"cannot be copied ({error}); give another --out, or export it again"
+                raise export.fail("damaged_export", text) from None
             finally:
                 database.close()
     finally:
@@ -115,7 +116,7 @@ def nsys_strip(files: tuple[Path, ...], out: Path) -> int:
                 status = NO_NUMBERS
                 continue
             strip(file, target)
-            click.echo(f"{target}: {target.stat().st_size / 1e6:.2f} MB of {file.stat().st_size / 1e6:.2f} MB")
+            say(f"{target}: {target.stat().st_size / 1e6:.2f} MB of {file.stat().st_size / 1e6:.2f} MB")
         except UnreadableTraceError as error:
             complain(f"rankscope nsys-strip: {error}")
             status = NO_NUMBERS

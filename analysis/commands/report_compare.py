@@ -8,7 +8,7 @@ import click
 import msgspec
 from rich.table import Table
 
-from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.commands.common import Location, results_folder, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
@@ -38,7 +38,7 @@ def report(sweeps: tuple[Path, ...], out: Path | None, target: float, allow_part
     points = _points_of(sweeps)
     if out is None and len(sweeps) > 1:
         raise AnalysisError("several sweeps: --out is required, the folder for their report")
-    target_folder = out or SweepDir(sweeps[0]).analysis
+    target_folder = out or results_folder(sweeps[0])
     with Steps(shown=not quiet) as progress:
         progress.next("bootstrapping intervals")
         summary = summarise_sweep(points, target)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import click
 
-from rankscope.analysis.commands.common import run_command
+from rankscope.analysis.commands.common import results_folder, run_command
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
 from rankscope.analysis.export.tensorboard import TensorBoard
 from rankscope.analysis.export.write import write_point, write_sweep
 from rankscope.analysis.sweep.points import run_point, sweep_points
 from rankscope.conf import RunDir
+from rankscope.conf.command import say
 from rankscope.conf.contract import OK
 from rankscope.conf.sweep_dir import SweepDir
 
@@ -32,7 +33,7 @@ def tensorboard(path: Path, out: Path | None, quiet: bool) -> int:
     """
     is_sweep = SweepDir(path).record.exists()
     points = sweep_points(SweepDir(path)) if is_sweep else [run_point(RunDir(path))]
-    folder = out or (SweepDir(path).analysis if is_sweep else RunDir(path).analysis) / "tensorboard"
+    folder = out or results_folder(path) / "tensorboard"
     with Steps(shown=not quiet) as progress:
         written = 0
         for point in points:
@@ -47,7 +48,7 @@ def tensorboard(path: Path, out: Path | None, quiet: bool) -> int:
             with closing(TensorBoard(folder / _SWEEP)) as sink:
                 write_sweep(points, sink)
     if not quiet:
-        click.echo(f"tensorboard --logdir {folder}")
+        say(f"tensorboard --logdir {folder}")
     return OK
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rankscope.analysis.commands.analyze import pattern_option, ranks_option
-from rankscope.analysis.commands.common import Recording, run_command
+from rankscope.analysis.commands.common import Recording, results_folder, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
@@ -131,7 +131,7 @@ def _common_step(
 
 
 def _folder(paths: tuple[Path, ...]) -> Path:
-    return RunDir(paths[0]).analysis if len(paths) == 1 and RunDir(paths[0]).record.exists() else Path("timeline")
+    return results_folder(paths[0]) if len(paths) == 1 and RunDir(paths[0]).record.exists() else Path("timeline")
 
 
 def _write(

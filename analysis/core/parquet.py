@@ -1,5 +1,6 @@
 """Tables as Parquet files, which are read when their columns are first used."""
 
+import hashlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from rankscope.conf.files import open_regular
 
 MOST_VALUES = 40_000_000  # of a table that is read as a whole: 10^6 steps
 _ROW_GROUP = 1 << 17
+_DIGEST = 16  # bytes
 
 
 class LazyTable(Table):
@@ -34,7 +36,7 @@ class LazyTable(Table):
 
 
 def write_table(path: Path, table: Table) -> None:
-    """Write a table to a Parquet file.
+    """Write a table to a Parquet file, with a checksum behind it: a changed bit can be another number.
 
     Integers are stored as differences, strings as dictionaries, everything compressed with zstd: 1 to 2 % of the JSON.
     """
@@ -55,6 +57,12 @@ def write_table(path: Path, table: Table) -> None:
         writer.write_table(arrow)
     if writer is not None:
         writer.close()
+    with path.open("rb+") as file:
+        file.write(hashlib.file_digest(file, _checksum).digest())
+
+
+def _checksum(data: Any = b"") -> Any:
+    return hashlib.blake2b(data, digest_size=_DIGEST)
 
 
 def read_parquet(path: Path, types: Mapping[Any, type]) -> Any:
@@ -91,8 +99,12 @@ def read_table(path: Path, columns: list[str] | None = None) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(path, memory_map=True) as file:
-        arrow = file.read(columns=columns)
+    os.close(open_regular(path))  # a FIFO would be waited for
+    with pa.memory_map(str(path)) as file:
+        data = file.read_buffer()
+        if _checksum(data[:-_DIGEST]).digest() != data[-_DIGEST:].to_pybytes():
+            raise ValueError(f"{path}: damaged")
+        arrow = pq.ParquetFile(pa.BufferReader(data[:-_DIGEST])).read(columns=columns)
     found: dict[str, Any] = {}
     words: dict[str, list[str]] = {}
     for name in arrow.column_names:

@@ -142,7 +142,7 @@ def _untraced(recording: Recording, without: Unprofiled) -> list[Finding]:
 
 def find(facts: Facts, limits: Limits) -> list[Finding]:
     """Return the findings as the trace shows them, the costliest first."""
-    if not len(facts.steps):
+    if not len(facts.steps) or not facts.step_ns:  # nothing can be a share of steps without length
         return []
     found = [item for item in (rule.apply(facts, limits) for rule in RULES) if item is not None]
     return _ranked(found if facts.gpu else [_rough(item) for item in found])

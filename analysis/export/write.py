@@ -21,6 +21,7 @@ from rankscope.analysis.sweep.job_names import flattened
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.report import drawings
 from rankscope.conf import RunConfig
+from rankscope.conf.plain_text import visible
 
 _NOT_SETTINGS = ("run_dir", "runs_dir", "name")  # they name a run, and change nothing in it
 
@@ -61,4 +62,4 @@ def _settings(config: RunConfig) -> dict[str, Setting]:
 
 
 def _simple(value: Any) -> Setting:
-    return value if isinstance(value, bool | str | float | int) else str(value)
+    return value if isinstance(value, bool | float | int) else visible(str(value))

@@ -75,7 +75,7 @@ def end_of_calls(calls: Table) -> Column:
 def _idle(steps: Table, kernels: Table) -> Intervals:
     """Return when the device had nothing to do, from the first step's start to the last step's end."""
     busy = union(kernels["start"], kernels["end"])
-    whole = np.array([[steps["start"].min()], [steps["end"].max()]], np.int64)
+    whole = union(steps["start"].min(keepdims=True), steps["end"].max(keepdims=True))
     return minus(whole, busy)
 
 

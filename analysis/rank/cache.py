@@ -47,9 +47,10 @@ def folder_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: P
 def load(folder: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | None:
     """Return the rank cached in `folder`, None if there is no valid one. `again` rebuilds tables that are damaged."""
     try:
-        text = (folder / _REDUCED).read_bytes()
+        with os.fdopen(open_regular(folder / _REDUCED), "rb") as file:
+            text = file.read()
         return store.unpack(text, {name: _Stored(folder, name, again[name]) for name in store.LARGE})
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

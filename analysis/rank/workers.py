@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from rankscope.analysis.core.notices import Notice, UnreadableTraceError
+from rankscope.analysis.core.notices import AnalysisError, Notice, UnreadableTraceError
 from rankscope.analysis.core.progress import Progress
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.options import Options
@@ -63,7 +63,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     data: RankData | None = None
     notices: list[Notice] = []
     conflicting: bool = False  # several files that are not cycles of one recording
-    kept: bool = False  # whether this job added it to the cache
+    kept: bool | None = None  # whether this job could add it to the cache; None if it had nothing to add
 
 
 def prepare_rank(job: Job) -> Outcome:
@@ -83,7 +83,7 @@ def prepare_rank(job: Job) -> Outcome:
     trace = light_pass.without_open_steps(light_pass.completed(merge_cycles(traces), path), path)
     where = python_stacks.where([source.path for source in job.sources], trace.extra)
     data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank), where)
-    saved = folder is not None and not notices and cache.save(folder, data, tables=job.cache_tables)
+    saved = None if folder is None or notices else cache.save(folder, data, tables=job.cache_tables)
     if not job.keep_tables:
         data = store.without_large(data, again)
         if saved and folder is not None:
@@ -122,7 +122,7 @@ class _Again:
     def __call__(self) -> Table:
         data = prepare_rank(self._job).data
         if data is None:
-            raise RuntimeError(f"{self._job.sources[0].label}: changed while it was analysed; analyse it again")
+            raise AnalysisError(f"{self._job.sources[0].label}: changed while it was analysed; analyse it again")
         table: Table = getattr(data, self._name)
         return table
 

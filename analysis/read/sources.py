@@ -77,6 +77,7 @@ def find(paths: Sequence[Path]) -> Sources:
 def _run(run_dir: RunDir) -> Sources:
     try:
         record = run_dir.read_record()
+        run_dir.check_links()
     except RunDirError as error:
         raise AnalysisError(str(error)) from None
     world_size = record.get("world_size")

@@ -16,6 +16,7 @@ from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.core.units import known_of, mean_of, median_of, ms, us
 from rankscope.analysis.measure import devices, hosts
 from rankscope.analysis.measure.breakdown import PARTS, totals
+from rankscope.analysis.measure.dimensions import dimensions, names_by_group, sharded_layers
 from rankscope.analysis.measure.loader import loader_waits
 from rankscope.analysis.measure.memory import memory_of
 from rankscope.analysis.measure.step_metrics import summarise_rank
@@ -61,6 +62,8 @@ def summary_of(analysis: Analysis) -> Summary:
         devices=devices.rows(analysis.ranks, analysis.steps_analysed),
         hosts=_hosts(analysis),
         collectives=_collectives(analysis),
+        dimensions=dimensions(analysis),
+        sharded_layers=sharded_layers(analysis),
         stragglers=_stragglers(analysis),
         loader=loader_waits(analysis.ranks),
         memory=[] if analysis.run_dir is None else memory_of(analysis.run_dir),
@@ -154,7 +157,7 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
     keys = np.stack([calls["group_id"], calls["kind"], calls["bytes"]], axis=1).astype(np.int64)
     found, index = np.unique(keys, axis=0, return_inverse=True)
     places = group_by.positions(index.ravel())
-    rows = []
+    rows, named = [], names_by_group(analysis)
     for number, (group, kind, size) in enumerate(found.tolist()):
         own = calls.take(places[number])
         name = calls.words["kind"][kind] if kind >= 0 else UNKNOWN_KIND
@@ -166,6 +169,7 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
         rows.append(
             CollectiveSummary(
                 group=group_name(calls.words["group_id"][group]),
+                dimension=named[group],
                 kind=name,
                 bytes=None if size == UNKNOWN else size,
                 count=len(np.unique(matched["call"])) + int((~own["matched"]).sum()),

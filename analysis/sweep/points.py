@@ -123,6 +123,7 @@ def _failure(failure: dict[str, Any] | None) -> str | None:
 def _filled(point: Point) -> Point:
     run_dir = point.run_dir
     assert run_dir is not None
+    run_dir.check_links()
     try:
         point.config = load_config(run_dir.config)
     except ConfigError:

@@ -92,9 +92,13 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
         return [view for view in self.views if view.rank not in wanted]
 
     def window(self, step: int) -> tuple[int, int]:
-        """Return the first start and the last end of a step over all ranks."""
+        """Return the first start and the last end of a step over all ranks, at least 1 ns apart.
+
+        Damaged times can leave a step without length, which cannot be drawn.
+        """
         found = [window for view in self.views if (window := view.window(step)) is not None]
-        return min(start for start, _ in found), max(end for _, end in found)
+        first = min(start for start, _ in found)
+        return first, max(first + 1, *(end for _, end in found))
 
 
 def build(

@@ -75,8 +75,7 @@ class _Panel:
 
     def __init__(self, timeline: Timeline, step: int, axes: Axes) -> None:
         self._timeline, self._step, self._axes = timeline, step, axes
-        self._start, end = timeline.window(step)
-        self._end = max(end, self._start + 1)  # damaged times can leave a step without length
+        self._start, self._end = timeline.window(step)
         self._rows = timeline.rows
         self._few = len(self._rows) + bool(timeline.folded) <= _FEW
         places = np.linspace(0, self._end - self._start, _BINS + 1).astype(np.int64)  # exact, unlike ns since 1970

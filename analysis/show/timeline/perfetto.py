@@ -163,7 +163,7 @@ def _counters(view: RankView, origin: int) -> Iterator[Json]:
     for name, table in (("wait in the step (ms)", waits), ("overlap in the step (ms)", hidden)):
         merged = union(table["start"], table["end"])
         for start, end in zip(view.steps["start"].tolist(), view.steps["end"].tolist(), strict=True):
-            inside = both(merged, np.array([[start], [end]]))
+            inside = both(merged, union(np.array([start]), np.array([end])))
             total = 0
             points = [(start, 0)]
             for left, right in inside.T.tolist():

@@ -18,9 +18,12 @@ class TensorBoard:
     """A log folder of one rank."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        from tensorboardX import SummaryWriter  # an extra
+        from tensorboardX import summary  # an extra
 
-        self._writer = SummaryWriter(str(folder / f"rank{rank}"))
+        from rankscope.conf.event_file import EventFile
+
+        self._summary = summary
+        self._file = EventFile(folder / f"rank{rank}")
 
     def steps(self, lines: list[dict[str, Any]]) -> None:
         """Ignore single steps: the statistics of the window say enough."""
@@ -28,10 +31,10 @@ class TensorBoard:
     def stats(self, stats: dict[str, Any]) -> None:
         for name, value in stats.items():
             if name != "step" and value is not None:
-                self._writer.add_scalar(f"monitor/{name}", value, stats["step"])
+                self._file.write(self._summary.scalar(f"monitor/{name}", value), stats["step"])
 
     def event(self, event: dict[str, Any], text: str) -> None:
-        self._writer.add_text(f"monitor/{event['event']}", text, event["step"])
+        self._file.write(self._summary.text(f"monitor/{event['event']}", text), event["step"])
 
     def close(self) -> None:
-        self._writer.close()
+        self._file.close()

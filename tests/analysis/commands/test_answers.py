@@ -10,6 +10,7 @@ import pytest
 
 from rankscope.analysis.commands import answer
 from rankscope.analysis.commands.analyze import main
+from rankscope.analysis.core.json import Json
 from rankscope.analysis.options import Options
 from rankscope.conf.user_cache import user_folder
 
@@ -23,9 +24,9 @@ def analyses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     ran: list[Path] = []
     make = answer.make
 
-    def counted(paths: tuple[Path, ...], options: Options, folder: Path, *, reports: bool) -> None:
+    def counted(paths: tuple[Path, ...], options: Options) -> tuple[Json, Callable[[Path], None]]:
         ran.extend(paths)
-        make(paths, options, folder, reports=reports)
+        return make(paths, options)
 
     monkeypatch.setattr(answer, "make", counted)
     return ran

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import yaml
 
@@ -28,6 +29,7 @@ from .made_facts import (
     config,
     facts,
     found,
+    gathers,
     late,
     restarts,
     steps,
@@ -90,6 +92,11 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
         "compute_bound",
         facts(steps(host_gap=[30, 30]), activity=activity(kernel_ns=[100, 100], matmul_ns=[60, 60])),
         facts(steps(host_gap=[31, 31]), activity=activity(kernel_ns=[100, 100], matmul_ns=[60, 60])),
+    ),
+    (
+        "exposed_gather",
+        facts(steps(exposed_transfer=[10, 10]), calls=gathers(exposed_ms=3)),
+        facts(steps(exposed_transfer=[10, 10]), calls=gathers(exposed_ms=2.9)),
     ),
     (
         "no_overlap",
@@ -356,3 +363,8 @@ def test_one_share_decides_every_cause() -> None:
     assert summary["stragglers"]["cause"] == "mixed"
     assert {item["cause"] for item in summary["stragglers"]["per_step"]} == {"mixed"}
     assert "straggler_mixed" in {item["id"] for item in summary["findings"]}
+
+
+def test_steps_without_length_show_nothing() -> None:
+    table = steps(data_stall=[3, 3], copy=[3, 3])
+    assert findings.find(facts(table.with_columns(step_ns=np.zeros(4, int))), Limits()) == []

@@ -10,6 +10,9 @@ import pytest
 from rankscope.analysis import AnalysisError, load, summarise
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.kineto.repair import repair
+from rankscope.conf.cli import main
+
+from ..made_traces import MadeTrace
 
 CASES = Path(__file__).parents[2] / "data" / "cases"
 US = 1000
@@ -176,6 +179,17 @@ def test_a_rank_without_steps_beside_one_with_steps(tmp_path: Path) -> None:
     stepless = document(1, [kernel("k", 10, 20), kernel("k", 120, 20)])
     found = summarise(load(write(tmp_path, document(0, [step(0, 0, 100), kernel("k", 10, 20)]), stepless)))
     assert [row["rank"] for row in found["per_rank"]] == [0]
+
+
+def test_a_step_without_length_beside_work(tmp_path: Path) -> None:
+    """Where a kernel and hidden communication end: no time of it is idle or hidden."""
+    trace = MadeTrace()
+    trace.step(1, 30, 0)
+    trace.kernel(10, 20)
+    trace.kernel(20, 10, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", stream=20)
+    trace.write(tmp_path / "rank0.json")
+    assert main(["analyze", str(tmp_path), "--no-cache", "--out", str(tmp_path / "out")]) == 0
+    assert main(["timeline", str(tmp_path), "--no-cache", "--out", str(tmp_path / "out")]) == 0
 
 
 @pytest.mark.parametrize("time", [2**62 / US, -(2**61) / US, "9" * 5000, 1e300])

@@ -15,7 +15,12 @@ from rankscope.launch.main import main
 
 MODELS = ", ".join(sorted(get_args(ModelName)))
 OPTIONS = [(group, option) for group, options in option_groups().items() for option in options]
-NEEDS = {"data=images": ["model=resnet"], "ddp=off": ["world_size=1"], "scenario": ["world_size=2"]}
+NEEDS = {
+    "data=images": ["model=resnet"],
+    "ddp=off": ["world_size=1"],
+    "parallel=hsdp": ["world_size=4"],
+    "scenario": ["world_size=2"],
+}
 
 # override, then what the one line must hold
 REFUSED = [
