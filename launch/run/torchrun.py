@@ -162,7 +162,7 @@ class _Clock:
 
     def __init__(self, config: RunConfig, passes: Sequence[PassDir]) -> None:
         self._limits, self._end = config.launch, slurm.end_of_job()
-        self._is_script = config.script is not None
+        self._patient = config.script is not None or config.compile != "off"
         self._runs_on, self._ranks = config.run_on, config.world_size // config.launch.nnodes
         self._passes, self._exported = passes, 0
         self._begun = self._moved = time.monotonic()
@@ -195,11 +195,9 @@ class _Clock:
         return None
 
     def _sets_up(self, ranks: Mapping[int, RankProgress]) -> bool:
-        """Return whether a script is before its first step: it may load, tokenise or compile for any time."""
+        """Return whether no step was made yet where the first one may take any time: to load, tokenise, compile."""
         return (
-            self._is_script
-            and len(ranks) >= self._ranks
-            and not any(said.step or said.alone for said in ranks.values())
+            self._patient and len(ranks) >= self._ranks and not any(said.step or said.alone for said in ranks.values())
         )
 
     def _exports(self, ranks: Mapping[int, RankProgress]) -> bool:

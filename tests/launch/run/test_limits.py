@@ -9,6 +9,7 @@ from rankscope.conf import RunConfig, RunDir
 from rankscope.launch.run.torchrun import _Clock
 from rankscope.launch.system.rank_progress import Display, RankProgress
 
+SCRIPT = RunConfig(script="train.py")
 SETS_UP, STEPS = RankProgress(phase="setup"), RankProgress(phase="measure", step=5)
 
 
@@ -26,13 +27,14 @@ def seconds_until_a_stall(config: RunConfig, seen: list[RankProgress], monkeypat
 
 
 @pytest.mark.parametrize(
-    ("script", "seen", "stopped"),
+    ("config", "seen", "stopped"),
     [
-        pytest.param("train.py", [SETS_UP] * 1000, None, id="a script sets up for any time"),
-        pytest.param(None, [SETS_UP] * 1000, 301, id="a reference model does not"),
-        pytest.param("train.py", [SETS_UP] * 500 + [STEPS] * 500, 801, id="after its first step a script may hang"),
+        pytest.param(SCRIPT, [SETS_UP] * 1000, None, id="a script sets up for any time"),
+        pytest.param(RunConfig(compile="max-autotune"), [SETS_UP] * 1000, None, id="a model compiles for any time"),
+        pytest.param(RunConfig(), [SETS_UP] * 1000, 301, id="a reference model has nothing else to wait for"),
+        pytest.param(SCRIPT, [SETS_UP] * 500 + [STEPS] * 500, 801, id="after its first step a script may hang"),
         pytest.param(
-            "train.py",
+            SCRIPT,
             [RankProgress(phase="measure", step=5, batches=second // 100) for second in range(1000)],
             None,
             id="an evaluation takes batches",
@@ -40,14 +42,14 @@ def seconds_until_a_stall(config: RunConfig, seen: list[RankProgress], monkeypat
     ],
 )
 def test_a_job_that_works_is_not_stopped(
-    script: str | None, seen: list[RankProgress], stopped: int | None, monkeypatch: pytest.MonkeyPatch
+    config: RunConfig, seen: list[RankProgress], stopped: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert seconds_until_a_stall(RunConfig(script=script), seen, monkeypatch) == stopped
+    assert seconds_until_a_stall(config, seen, monkeypatch) == stopped
 
 
 def test_a_set_up_ends_with_the_pass_at_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    clock = _Clock(RunConfig(script="train.py"), [RunDir(Path()).for_pass("plain")])
+    clock = _Clock(SCRIPT, [RunDir(Path()).for_pass("plain")])
     monkeypatch.setattr(time, "monotonic", lambda: 1801.0)
     cut = clock.exceeded({0: SETS_UP})
     assert cut is not None and cut.kind == "timeout" and "launch.timeout_s=1800" in cut.message
