@@ -80,8 +80,8 @@ KEY_HELP = {
     "launch.nnodes": "number of nodes; start the same command on each",
     "launch.rdzv_endpoint": "host:port where nodes meet; auto: the first node, a free port",
     "launch.timeout_s": "end a pass that takes longer than this (s)",
-    "launch.stall_timeout_s": "end a pass if no rank makes a step or takes a batch for so long (s); the first step of a "
-    "script or a compiled model may take longer",
+    "launch.stall_timeout_s": "end a pass if no rank makes a step or takes a batch for so long (s); the first step "
+    "of a script or a compiled model may take longer",
     "launch.grace_s": "time to save what is recorded, from the request to stop to the kill (s)",
     "launch.local_dir": "folder on the node's own disk where ranks write first; null: the run folder",
     "launch.join_timeout_s": "several nodes: how long the first waits for the others (s)",

@@ -124,9 +124,7 @@ class LaunchConfig(Section, frozen=True, kw_only=True):
     nnodes: Count = 1
     rdzv_endpoint: str = "auto"  # host:port; auto: the first node, on a port that is free there
     timeout_s: Positive = 1800.0  # for a complete pass
-    stall_timeout_s: Positive = (
-        300.0  # without progress of any rank; the first step of a script or a compiled model may take longer
-    )
+    stall_timeout_s: Positive = 300.0  # without progress of any rank, from the first step of a script on
     grace_s: Positive = 15.0  # between the request to stop and the kill of the ranks
     local_dir: str | None = None  # where ranks write first; null: the run folder, on several nodes the temporary folder
     join_timeout_s: Positive = 300.0  # several nodes: how long the first node waits for the others
