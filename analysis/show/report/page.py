@@ -21,7 +21,14 @@ from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.timeline.build import build
 from rankscope.analysis.show.timeline.page import embedded
 from rankscope.analysis.show.timeline.sentences import TITLES
-from rankscope.analysis.show.words import memory_words, per_words, slow_words, slowdowns, verdict_sentence
+from rankscope.analysis.show.words import (
+    memory_words,
+    per_words,
+    slow_words,
+    slowdowns,
+    verdict_sentence,
+    worth_dimensions,
+)
 from rankscope.conf.files import read_bytes
 
 _ROWS = 64  # ranks in the bars and the numbers; with more ranks, the late one and the slowest
@@ -64,6 +71,7 @@ def report_html(
         left_out=len(summary["per_rank"]) - len(rows),
         metrics=[metric for metric in STEP_METRICS if metric.title and not metric.device],
         device_metrics=[metric for metric in STEP_METRICS if metric.title and metric.device and analysis.on_gpu],
+        by_dimension=worth_dimensions(summary["dimensions"]),
         collectives=[_against(row) for row in summary["collectives"]],
         has_ceilings=analysis.ceilings is not None,
         figures={title: base64.b64encode(image).decode() for title, image in (figures or {}).items()},
