@@ -48,6 +48,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "compare_main",
         "compare two runs or sweeps by metric; a gate for CI",
     ),
+    "try": (
+        "rankscope.launch.trial",
+        "main",
+        "measure what the advice of a finding really brings",
+    ),
     "timeline": (
         "rankscope.analysis.commands.timeline",
         "main",

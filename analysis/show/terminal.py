@@ -24,6 +24,7 @@ from rankscope.analysis.show.words import (
     unsplit_words,
     verdict_sentence,
     warning_lines,
+    worth_dimensions,
 )
 
 _PARTS = (
@@ -70,6 +71,7 @@ def _parts(summary: Json) -> list[RenderableType | None]:
         _hosts(summary),
         _breakdown(summary),
         _devices(summary),
+        _dimensions(summary),
         _collectives(summary),
         _agreement(summary),
         _findings(summary),
@@ -171,6 +173,21 @@ def _totals(summary: Json) -> RenderableType:
         values = [row[name] for name, _ in columns] + [row["idle_us"], row["span_us"]]
         table.add_row(str(row["rank"]), *(_number(None if value is None else value / 1000) for value in values))
     return Group(Text(), _Whole(table))
+
+
+def _dimensions(summary: Json) -> RenderableType | None:
+    """Return the communication by dimension, if the job has more than data parallelism."""
+    rows = summary["dimensions"]
+    if not worth_dimensions(rows):
+        return None
+    table = Table(title="Communication by dimension, ms per step and rank", title_justify="left", box=None)
+    for title in ("dimension", "kinds", "calls", "transfer", "wait", "exposed", "last rank"):
+        table.add_column(title, justify="left" if title in ("dimension", "kinds") else "right")
+    for row in rows[:_SHOWN_COLLECTIVES]:
+        last = "-" if row["last_rank"] is None else f"{row['last_rank']} ({row['last_share']:.0%})"
+        numbers = (_number(row[name]) for name in ("transfer_ms", "wait_ms", "exposed_ms"))
+        table.add_row(row["dimension"], ", ".join(row["kinds"]), f"{row['calls_per_step']:.1f}", *numbers, last)
+    return Group(Text(), _Whole(table), Text("last rank: the one that most often arrives last, and how often", "dim"))
 
 
 def _collectives(summary: Json) -> RenderableType | None:

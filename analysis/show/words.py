@@ -132,6 +132,11 @@ def _ranks(ranks: list[int]) -> str:
     return f"{', '.join(map(str, ranks[:_NAMED_RANKS]))} and {len(ranks) - _NAMED_RANKS} more"
 
 
+def worth_dimensions(rows: list[Json]) -> bool:
+    """Return whether dimensions say more than that all ranks communicate with one another."""
+    return len(rows) > 1 or bool(rows and rows[0]["dimension"] not in ("all ranks", "dp"))
+
+
 def ranks_words(ranks: list[int], world_size: int) -> str:
     """Name some ranks of a job: "every rank", "rank 3", "ranks 0, 2"; of many how many there are."""
     if len(ranks) == world_size and world_size > 1:

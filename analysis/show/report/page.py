@@ -21,8 +21,16 @@ from rankscope.analysis.show.tables import tables
 from rankscope.analysis.show.timeline.build import build
 from rankscope.analysis.show.timeline.page import embedded
 from rankscope.analysis.show.timeline.sentences import TITLES
-from rankscope.analysis.show.words import memory_words, per_words, slow_words, slowdowns, verdict_sentence
+from rankscope.analysis.show.words import (
+    memory_words,
+    per_words,
+    slow_words,
+    slowdowns,
+    verdict_sentence,
+    worth_dimensions,
+)
 from rankscope.conf.files import read_bytes
+from rankscope.conf.trials import read_trials
 
 _ROWS = 64  # ranks in the bars and the numbers; with more ranks, the late one and the slowest
 
@@ -50,7 +58,7 @@ def report_html(
         verdict=verdict_sentence(summary),
         slow=slow_words(summary),
         numbers=four_numbers(summary),
-        cards=cards(summary),
+        cards=cards(summary, [] if run_dir is None else read_trials(run_dir)),
         memory=memory_words(summary["memory"]),
         per=per_words(summary),
         overheads=slowdowns(summary),
@@ -64,6 +72,7 @@ def report_html(
         left_out=len(summary["per_rank"]) - len(rows),
         metrics=[metric for metric in STEP_METRICS if metric.title and not metric.device],
         device_metrics=[metric for metric in STEP_METRICS if metric.title and metric.device and analysis.on_gpu],
+        by_dimension=worth_dimensions(summary["dimensions"]),
         collectives=[_against(row) for row in summary["collectives"]],
         has_ceilings=analysis.ceilings is not None,
         figures={title: base64.b64encode(image).decode() for title, image in (figures or {}).items()},
