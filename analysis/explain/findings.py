@@ -13,6 +13,8 @@ from rankscope.analysis.explain.finding import Finding, severity
 from rankscope.analysis.explain.gain_limit import Room
 from rankscope.analysis.explain.gather import facts_of
 from rankscope.analysis.explain.rule import Advice, Claim, Rule
+from rankscope.analysis.job.cpu_use import CpuUse
+from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.verify.without_profiler import Unprofiled
 
@@ -31,6 +33,7 @@ _IN_CODE = {
     "optimizer.impl": "fused=True of the optimizer",
     "precision": "torch.autocast",
 }
+_STARVED = 0.5  # share of the wanted CPU time
 _BUSY_SLOW_STEPS = 0.5  # share of what slow steps lose from which waiting for a core is their reason
 
 _TRACED = "the breakdown is that of the traced step, which is longer than the plain one"
@@ -70,15 +73,25 @@ def _slow_steps(facts: Facts, limits: Limits) -> Claim | None:
     count = len(slow.steps)
     every = f"every {slow.period} steps" if slow.period else f"{count} step{'s' if count > 1 else ''}"
     evidence = {**msgspec.to_builtins(slow), "every": every}
-    got = 1.0 if facts.cpu is None else facts.cpu.got[facts.cpu.least]
-    if not facts.gpu and slow.place == "backward" and not slow.waiting and got < limits.cpu_got:
-        evidence["shared_cores"] = True  # nobody is at fault, and gloo's threads share the cores too
+    if not facts.gpu and facts.cpu is not None and _shares_cores(slow, facts.cpu, limits):
+        evidence["shared_cores"] = True
     take = "takes" if count == 1 and not slow.period else "take"
     place = f"{every} {take} {slow.slow_ms:.0f} ms instead of {slow.usual_ms:.0f}, in {slow.place}"
     place += f" ({slow.where})" if slow.where else ""
     if (slow.core_wait_share or 0.0) >= _BUSY_SLOW_STEPS:
         place += f"; {slow.core_wait_share:.0%} of that is waiting for a core, which other work uses"
     return Claim(gain_ns=slow.lost_ms * 1e6, ranks=slow.ranks, evidence=evidence, place=place, step_ms=slow.mean_ms)
+
+
+def _shares_cores(slow: SlowSteps, cpu: CpuUse, limits: Limits) -> bool:
+    """Return whether other work on the cores may be all there is to slow steps on a CPU.
+
+    Either nobody is at fault (gloo's threads share the cores too), or a rank that got less than half of the CPU time it
+    wanted had single slow steps, with no place in the user's code and no period.
+    """
+    nobody = slow.place == "backward" and not slow.waiting and cpu.got[cpu.least] < limits.cpu_got
+    starved = min((cpu.got[rank] for rank in slow.ranks if rank in cpu.got), default=1.0) < _STARVED
+    return nobody or (starved and slow.period is None and slow.where is None)
 
 
 SLOW_STEPS = Rule(

@@ -101,6 +101,17 @@ def test_slow_steps_of_a_busy_machine_are_low(what: SlowSteps, severity: str) ->
     assert found(facts(gpu=False, slow=what, cpu=CPU))["slow_steps"].severity == severity
 
 
+@pytest.mark.parametrize(("got", "what", "severity"), [
+    (0.49, slow(), "low"),
+    (0.51, slow(), "high"),
+    (0.49, slow(period=20), "high"),  # regular, as a checkpoint is
+    (0.49, slow(where="train.py:9 evaluate"), "high"),
+])  # fmt: skip
+def test_single_slow_steps_of_a_starved_rank_are_low(got: float, what: SlowSteps, severity: str) -> None:
+    cpu = msgspec.structs.replace(CPU, got=dict.fromkeys(CPU.got, got))
+    assert found(facts(gpu=False, slow=what, cpu=cpu))["slow_steps"].severity == severity
+
+
 def on_cpu(lateness: list[int], step_ms: list[int], judged: int | None = None) -> Verdict:
     """Rank 1 of two is late by so many ms in the first steps."""
     late = [
