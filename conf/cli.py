@@ -128,7 +128,8 @@ class _Table(click.Group):
     def get_help(self, ctx: click.Context) -> str:
         width = max(map(len, COMMANDS))
         lines = [f"  rankscope {name:<{width}} {text}" for name, (_, _, text) in COMMANDS.items()]
-        return "\n".join(["Profiles distributed training and shows where the time of a step goes.", "", *lines])
+        first = "Profiles distributed training and shows where the time of a step goes."
+        return "\n".join([first, "", *lines, "", "rankscope COMMAND --help explains a command."])
 
 
 @click.group("rankscope", cls=_Table, context_settings={"help_option_names": ["-h", "--help"]})
