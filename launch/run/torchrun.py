@@ -201,11 +201,20 @@ class _Clock:
         )
 
     def _exports(self, ranks: Mapping[int, RankProgress]) -> bool:
-        """Return whether a trace has grown."""
+        """Return whether a trace has grown, or its rank has computed: torch sums operators for minutes at its end."""
         before = self._exported
-        if any(said.phase == EXPORT for said in ranks.values()):
-            self._exported = exported_bytes(self._passes)
+        pids = [said.pid for said in ranks.values() if said.phase == EXPORT]
+        if pids:
+            self._exported = exported_bytes(self._passes) + sum(map(_cpu_s, pids))
         return self._exported > before
+
+
+def _cpu_s(pid: int) -> int:
+    """Return how many seconds a process has computed; 0 if it is gone."""
+    try:
+        return int(psutil.Process(pid).cpu_times().user)
+    except psutil.Error:
+        return 0
 
 
 def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:

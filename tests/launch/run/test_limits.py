@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.conf import RunConfig, RunDir
+from rankscope.launch.run import torchrun
 from rankscope.launch.run.torchrun import _Clock
 from rankscope.launch.system.rank_progress import Display, RankProgress
 
@@ -71,6 +72,16 @@ def test_a_trace_that_grows_is_progress(monkeypatch: pytest.MonkeyPatch, tmp_pat
     now += 2.0
     cut = clock.exceeded(exports)
     assert cut is not None and cut.kind == "stall"
+
+
+def test_an_export_that_computes_is_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(torchrun, "_cpu_s", lambda pid: int(min(now, 1000.0)))
+    clock, exports = _Clock(RunConfig(), [RunDir(tmp_path).for_pass("torch")]), {0: RankProgress(phase="export", pid=7)}
+    for now in map(float, range(0, 1400, 50)):
+        cut = clock.exceeded(exports)
+        assert (cut is None) == (now <= 1300)
 
 
 def test_a_long_export_says_how_much_is_written(
