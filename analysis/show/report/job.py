@@ -57,8 +57,13 @@ def _config(run_dir: RunDir) -> RunConfig | None:
 def _job(config: RunConfig) -> str:
     if config.script is not None:
         return " ".join([Path(config.script).name, *config.script_argv])
-    size = "" if config.model.size == "auto" else f", size {config.model.size}"
-    return f"{config.mode} {config.model.name}{size}{', compiled' if config.compile != 'off' else ''}"
+    told = {
+        f"size {config.model.size}": config.model.size != "auto",
+        "compiled": config.compile != "off",
+        f"parallel {config.parallelism}": config.parallelism not in ("none", "ddp"),
+        "with a planted fault": bool(config.scenario.planted_faults),
+    }
+    return ", ".join([f"{config.mode} {config.model.name}", *(text for text, holds in told.items() if holds)])
 
 
 def _batch(config: RunConfig, run_dir: RunDir) -> str | None:
