@@ -185,16 +185,13 @@ def _words(cause: Cause, item: Pending | None, ranks: Sequence[int], left: Left)
         lines.insert(0, f"{_named(ranks)} did not come to {call}.")
     elif cause == "no_dump":
         lines.insert(0, f"{_named(ranks)} left no dump, and {call} lacks them: they crashed, or do not answer.")
-    elif cause == "different_call":
-        lines.insert(
-            0, f"{_named(item.odd)} called {item.odd_kind} as number {item.seq}, where the others called {call}."
-        )
-    elif cause == "different_order" and item.odd:
-        lines.insert(
-            0, f"{_named(item.odd)} made calls in another order: {item.odd_kind} where the others called {call}."
-        )
+    elif item.odd:
+        how = "made calls in another order:" if cause == "different_order" else "called"
+        told = f"{_named(item.odd)} {how} {item.odd_kind} as number {item.seq}"
+        lines.insert(0, f"{told}, where the others called {call}.")
     elif cause == "different_order":
-        lines.insert(0, f"Ranks wait in a circle: {_named(ranks)} wait in another group than {call} lacks them in.")
+        who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}"
+        lines.insert(0, f"Ranks wait in a circle: {call} lacks {who}, waiting in another group.")
     else:
         lines.insert(0, f"All ranks came to {call}, and it does not end: look at the network and the devices.")
     if item.odd and item.even_split:
