@@ -58,6 +58,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "draw all ranks on one clock (picture, page, Perfetto)",
     ),
+    "hang": (
+        "rankscope.analysis.commands.hang",
+        "main",
+        "which rank blocks a job that hangs, from its dumps",
+    ),
     "tensorboard": (
         "rankscope.analysis.commands.tensorboard",
         "main",
