@@ -47,6 +47,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_parquet(path: Path, table: Any) -> None:
+    """Write an Arrow table, completely or not at all. Through an open file, as Arrow takes only names in UTF-8."""
+    import pyarrow.parquet as pq
+
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        pq.write_table(table, file, compression="zstd")
+
+
 def text_of(path: Path) -> str:
     """Return the text of a log, or an empty text if it cannot be read."""
     try:

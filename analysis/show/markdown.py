@@ -17,6 +17,7 @@ from rankscope.analysis.show.words import (
 )
 from rankscope.conf import RunDir
 from rankscope.conf.files import read_json
+from rankscope.conf.plain_text import path_text
 
 
 def report(summary: Json, run_dir: RunDir | None) -> str:
@@ -25,7 +26,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
         "report.md.jinja",
         unknown="?",
         s=summary,
-        title=f"rankscope: {run_dir.path.resolve().name}" if run_dir else "rankscope",
+        title=f"rankscope: {path_text(run_dir.path.resolve().name)}" if run_dir else "rankscope",
         verdict=verdict_sentence(summary),
         slow=slow_words(summary),
         rate=summary["throughput"],
