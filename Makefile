@@ -10,7 +10,7 @@ FOLDERS := conf models harness launch analysis
 .PHONY: demo test lint types unit docs clean
 
 demo: $(STAMP)
-	$(BIN)/rankscope run name=demo model=gpt world_size=2 batch_size=4 device=cpu
+	$(BIN)/rankscope demo
 
 test: lint types unit
 

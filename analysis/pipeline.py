@@ -140,16 +140,17 @@ def measure_ranks(
     """Measure the ranks together, given what each rank's own trace says."""
     notices = [notice for item in data for notice in item.notices]
     data = [msgspec.structs.replace(item, notices=[]) for item in data]
-    size = world_size_of(data, world_size)
+    size, stated = world_size_of(data, world_size)
     data = with_groups(data, size)
     absent = sorted(set(range(size)) - {item.rank for item in data if item.complete})
     missing = [rank for rank in absent if options.only_ranks is None or rank in options.only_ranks]
     left_out = sorted(set(absent) - set(missing))
-    notices += missing_notices(missing, size, {item.rank for item in data}) + _left_out(left_out) + mixed_jobs(data)
-    undecided = f"ranks {_list(missing)} are missing" if missing else None
+    notices += missing_notices(missing, size, {item.rank for item in data}, stated=stated)
+    notices += _left_out(left_out) + mixed_jobs(data)
+    undecided = f"rank{'s' if len(missing) > 1 else ''} {_list(missing)} missing" if missing else None
     undecided = undecided or (f"ranks {_list(left_out)} were left out on request" if left_out else None)
     recording, more = _measure(data, size, missing, undecided, options)
-    return recording, notices + more
+    return msgspec.structs.replace(recording, size_stated=stated), notices + more
 
 
 def _measure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ def check(config: RunConfig) -> None:
         _check_batch,
         _check_mode,
         _check_world,
+        _check_parallel,
         _check_names,
         _check_data,
         _check_nsys,
@@ -33,20 +35,30 @@ def check(config: RunConfig) -> None:
 # Keys of the reference model. A script decides these itself.
 _OF_THE_MODEL = (
     "mode", "batch_size", "global_batch_size", "gradient_accumulation", "compile", "num_workers", "backend", "seed",
-    "log_every", "model", "data", "ddp", "precision", "optimizer", "scenario",
+    "log_every", "model", "data", "ddp", "parallel", "precision", "optimizer", "scenario",
 )  # fmt: skip
 
 
+_OF_A_SCRIPT = ("script_args", "steps_from", "run_on")
+
+
+def refuse_ignored(config: RunConfig, given: Iterable[str]) -> None:
+    """Raise `ConfigError` for a key that was given and that this kind of run does not read, whatever its value."""
+    for key in given:
+        section = key.partition(".")[0]
+        if config.script is None and section in _OF_A_SCRIPT:
+            raise ConfigError(f"{key}={getattr(config, key)}: only applies to your own script; set script=FILE")
+        if config.script is not None and section in _OF_THE_MODEL:
+            raise ConfigError(
+                f"{key}: only applies to the reference model; {config.script} takes its own settings, after --"
+            )
+
+
 def _check_script(config: RunConfig) -> None:
-    defaults = type(config)()
+    defaults, fields = type(config)(), (*_OF_THE_MODEL, *_OF_A_SCRIPT)
+    refuse_ignored(config, (key for key in fields if getattr(config, key) != getattr(defaults, key)))
     if config.script is None:
-        for key in ("script_args", "steps_from", "run_on"):
-            if getattr(config, key) != getattr(defaults, key):
-                raise ConfigError(f"{key}={getattr(config, key)}: only applies to your own script; set script=FILE")
         return
-    for key in _OF_THE_MODEL:
-        if getattr(config, key) != getattr(defaults, key):
-            raise ConfigError(f"{key}: only applies to the reference model; set it for {config.script} in script_args")
     if config.profile.modules:
         raise ConfigError("profile.modules: needs the reference model; in a script open ranges with record_function")
 
@@ -57,10 +69,10 @@ def _check_batch(config: RunConfig) -> None:
             f"batch_size={config.batch_size} and global_batch_size={config.global_batch_size}: "
             "set exactly one of them, and the other to null"
         )
-    whole, parts = config.global_batch_size, config.world_size * config.gradient_accumulation
+    whole, parts = config.global_batch_size, config.replicas * config.gradient_accumulation
     if whole is not None and whole % parts:
         raise ConfigError(
-            f"global_batch_size={whole}: must be a multiple of world_size x gradient_accumulation = {parts}"
+            f"global_batch_size={whole}: must be a multiple of replicas x gradient_accumulation = {parts}"
         )
 
 
@@ -102,6 +114,29 @@ def _check_world(config: RunConfig) -> None:
         raise ConfigError("precision=fp16 with device=cpu: fp16 needs a GPU; use precision=bf16 or fp32")
 
 
+def _check_parallel(config: RunConfig) -> None:
+    parallel, name = config.parallel, config.parallel.name
+    if name == "ddp" or not config.ddp.enabled:
+        return
+    told = f"parallel={name}"
+    if config.model.name != "gpt" or config.mode != "train":
+        raise ConfigError(f"{told}: only for model=gpt and mode=train, not {config.model.name} and {config.mode}")
+    if config.compile != "off" or config.precision.name == "fp16" or config.ddp.comm_hook != "none":
+        raise ConfigError(f"{told}: needs compile=off, ddp.comm_hook=none, and a precision other than fp16")
+    if name == "hsdp" and (config.world_size % parallel.shards or config.world_size == parallel.shards):
+        raise ConfigError(
+            f"{told} with parallel.shards={parallel.shards}: world_size={config.world_size} must be a multiple of it, "
+            "at least twice as large; use parallel=fsdp to shard over all ranks"
+        )
+    if name == "pp" and config.gradient_accumulation > 1:
+        raise ConfigError(f"{told}: its micro-batches accumulate gradients already; use gradient_accumulation=1")
+    if name == "pp" and config.rank_batch_size % parallel.micro_batches:
+        raise ConfigError(
+            f"{told}: a batch of {config.rank_batch_size} cannot be cut into {parallel.micro_batches} micro-batches; "
+            "change batch_size or parallel.micro_batches"
+        )
+
+
 def _check_nsys(config: RunConfig) -> None:
     nsys = config.nsys
     beyond = [rank for rank in nsys.ranks if rank >= config.world_size] if isinstance(nsys.ranks, list) else []
@@ -132,7 +167,7 @@ def _check_data(config: RunConfig) -> None:
         raise ConfigError(f"data={config.data.name}: model={config.model.name} needs data={' or '.join(allowed)}")
     if config.model.channels_last and config.model.name != "resnet":
         raise ConfigError(f"model.channels_last=true: only for model=resnet, not {config.model.name}")
-    batch = config.rank_batch_size * config.world_size
+    batch = config.rank_batch_size * config.replicas
     if config.data.samples < batch:
         raise ConfigError(
             f"data.samples={config.data.samples}: fewer than one batch of all ranks ({batch} samples); raise it"

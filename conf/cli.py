@@ -14,6 +14,7 @@ import click
 
 from rankscope.conf.command import complain
 from rankscope.conf.contract import INTERRUPTED, NO_NUMBERS
+from rankscope.conf.messages import suggestion
 from rankscope.conf.version import VERSION
 
 # command: (module, function that takes the remaining arguments and returns an exit status, one line of help)
@@ -22,6 +23,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "rankscope.launch.main",
         "main",
         "train on N ranks, record every rank, analyse",
+    ),
+    "demo": (
+        "rankscope.launch.demo",
+        "main",
+        "record a healthy and a faulty job here, half a minute",
     ),
     "analyze": (
         "rankscope.analysis.commands.analyze",
@@ -108,7 +114,11 @@ class _Table(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args[0] not in COMMANDS:
-            raise click.UsageError(f"no command {args[0]!r}; the commands are {', '.join(COMMANDS)}")
+            if args[0].endswith(".py"):
+                raise click.UsageError(f"no command {args[0]!r}; did you mean rankscope run script={args[0]}?")
+            raise click.UsageError(
+                f"no command {args[0]!r}; {suggestion(args[0], list(COMMANDS))}the commands are {', '.join(COMMANDS)}"
+            )
         return super().resolve_command(ctx, args)
 
     def get_help(self, ctx: click.Context) -> str:

@@ -25,7 +25,8 @@ def run_command(
     except click.exceptions.Exit as end:  # --help
         return end.exit_code
     except click.ClickException as error:
-        complain(f"{name}: {error.format_message()}")
+        said = error.format_message().rstrip(".")
+        complain(f"{name}: {said}{'' if said.endswith('?') else ';'} `{name} --help` explains it")
     except (click.exceptions.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except known as error:

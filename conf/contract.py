@@ -37,11 +37,15 @@ COUNTED: tuple[Phase, ...] = ("measured", "active")  # in the plain pass, in the
 # `done`: its files are written; `ended`: the job's own code has ended, too.
 Stage = Literal["setup", "turn", "warmup", "measure", "export", "done", "ended"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
+EXPORT: Stage = "export"  # writes what torch.profiler recorded
 TURN: Stage = "turn"  # waits until other runs on this host have measured
 
 ENDED: Stage = "ended"
 RECORDED: tuple[Stage, ...] = ("done", ENDED)
 STACKS = signal.SIGRTMAX - 2  # makes a rank write the Python stacks of its threads
+
+# Ends of a rank's note about a skipped timed window if nobody can mend it.
+NO_COLLECTIVES, NO_RECORDER = "there are no collectives", "has no recorder of its collectives"
 
 # The variable with the folder for the sockets of a rank's worker processes. The launcher removes it with the run.
 SOCKETS = "RANKSCOPE_SOCKETS"

@@ -1,8 +1,9 @@
 """Converts a validation error of msgspec to one line that names the key, the value and what is allowed."""
 
 import re
-from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -22,18 +23,49 @@ def describe(error: msgspec.ValidationError, data: Mapping[str, Any], schema: ty
     unknown = re.search(r"unknown field `(.*)`", what)
     if unknown:
         return _unknown(unknown[1], path, section)
-    allowed = _choices(hint)
-    if allowed:
-        what = f"allowed are {', '.join(allowed)}"
-    return f"{path or 'config'}={_value(data, path)!r}: {what[0].lower()}{what[1:]}"
+    value, allowed = _value(data, path), _choices(hint)
+    what = among(str(value), allowed) if allowed else _plain(what, path)
+    return f"{path or 'config'}={value!r}: {what}"
+
+
+def among(word: str, allowed: Sequence[str]) -> str:
+    """Say what is allowed instead of `word`, the nearest first."""
+    return f"{suggestion(word, allowed)}allowed are {', '.join(allowed)}"
+
+
+def suggestion(word: str, known: Sequence[str]) -> str:
+    """Return "did you mean ...? " for a word that is nearly a known one; otherwise nothing."""
+    import difflib  # only for messages about mistakes
+
+    near = [_SAME[word]] if _SAME.get(word) in known else difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]}? " if near else ""
+
+
+_SAME = {"gpu": "cuda"}  # another word for the same, though its letters are nearer to those of something else
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "array": "a list",
+    "object": "keys with values",
+    "null": "null",
+}
+
+
+def _plain(what: str, path: str) -> str:
+    """Return what msgspec says about a type in words that a user knows."""
+    found = re.fullmatch(r"Expected `([^`]*)`(?:, got `[^`]*`)?(?P<bound>.*)", what, re.DOTALL)
+    if found is None:
+        return f"{what[0].lower()}{what[1:]}"
+    wanted = " or ".join(_KINDS.get(kind, kind) for kind in found[1].split(" | "))
+    example = f", as in {path}=[a,b]" if "array" in found[1] else ""
+    return f"must be {wanted}{found['bound']}{example}"
 
 
 def _unknown(key: str, path: str, section: Any) -> str:
-    import difflib  # only for messages about mistakes
-
     names = [field.name for field in msgspec.structs.fields(section)]
-    near = difflib.get_close_matches(key, names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"allowed are {', '.join(names)}"
+    hint = suggestion(key, names).strip() or f"allowed are {', '.join(names)}"
     return f"{f'{path}.' if path else ''}{key}: unknown key; {hint}"
 
 
@@ -43,7 +75,8 @@ def _walk(schema: Any, path: str) -> tuple[Any, Any]:
     hint: Any = schema
     for key in filter(None, re.split(r"[.\[]", path)):
         if key.endswith("]"):
-            hint = (get_args(hint) or (hint,))[0]
+            lists = [arg for arg in (hint, *get_args(hint)) if get_origin(arg) is list]
+            hint = (get_args(lists[0] if lists else hint) or (hint,))[0]
             continue
         hint = get_type_hints(section, include_extras=True)[key]
         if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
@@ -52,12 +85,25 @@ def _walk(schema: Any, path: str) -> tuple[Any, Any]:
 
 
 def _choices(hint: Any) -> list[str]:
-    return [str(arg) for arg in get_args(hint)] if get_origin(hint) is Literal else []
+    """Return the words that a key takes; with what else it takes, if it takes more. Empty if it takes no words."""
+    if get_origin(hint) is Literal:
+        return [str(arg) for arg in get_args(hint)]
+    parts = get_args(hint) if isinstance(hint, UnionType) or get_origin(hint) is Union else ()
+    words = [word for part in parts if get_origin(part) is Literal for word in _choices(part)]
+    return words and words + [_KINDS[_name(part)] for part in parts if get_origin(part) is not Literal]
+
+
+def _name(hint: Any) -> str:
+    """Return what msgspec calls a type."""
+    hint = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    return {list: "array", NoneType: "null"}.get(get_origin(hint) or hint, getattr(hint, "__name__", "object"))
 
 
 def _value(data: Any, path: str) -> Any:
     for key in filter(None, re.split(r"[.\[]", path)):
         if key.endswith("]"):
-            return data  # msgspec does not say which item, so show the complete list
+            number = key[:-1]  # "..." in a mapping, whose key msgspec does not say: then show all of it
+            data = data[int(number)] if isinstance(data, list) and number.isdigit() else data
+            continue
         data = data.get(key) if isinstance(data, Mapping) else None
     return data

@@ -27,6 +27,7 @@ from rankscope.conf.sections import (
     NotNegative,
     NsysConfig,
     OptimizerConfig,
+    ParallelConfig,
     PrecisionConfig,
     ProfileConfig,
     RankCount,
@@ -72,6 +73,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     model: ModelConfig = ModelConfig()
     data: DataConfig = DataConfig()
     ddp: DdpConfig = DdpConfig()
+    parallel: ParallelConfig = ParallelConfig()  # for model=gpt in training; ddp=off switches it off too
     precision: PrecisionConfig = PrecisionConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     profile: ProfileConfig = ProfileConfig()
@@ -87,17 +89,27 @@ class RunConfig(Section, frozen=True, kw_only=True):
         return [argument if isinstance(argument, str) else json.dumps(argument) for argument in self.script_args]
 
     @property
+    def parallelism(self) -> str:
+        """How the model is spread over the ranks; `none` in a plain process, and without gradients."""
+        return self.parallel.name if self.ddp.enabled and self.mode == "train" and self.script is None else "none"
+
+    @property
+    def replicas(self) -> int:
+        """How many ranks have samples of their own."""
+        return 1 if self.parallelism != "none" and self.parallel.one_replica else self.world_size
+
+    @property
     def rank_batch_size(self) -> int:
-        """Samples of one rank in one micro-step."""
+        """Samples of one rank in one micro-step; with tensor or pipeline parallelism of all ranks together."""
         if self.global_batch_size is not None:
-            return self.global_batch_size // (self.world_size * self.gradient_accumulation)
+            return self.global_batch_size // (self.replicas * self.gradient_accumulation)
         assert self.batch_size is not None  # _check_batch ensures this
         return self.batch_size
 
     @property
     def samples_per_step(self) -> int:
         """Samples of all ranks in one step."""
-        return self.rank_batch_size * self.world_size * self.gradient_accumulation
+        return self.rank_batch_size * self.replicas * self.gradient_accumulation
 
 
 def parse_config(data: Mapping[str, Any]) -> RunConfig:

@@ -54,6 +54,22 @@ class DdpConfig(Section, frozen=True, kw_only=True):
     powersgd_rank: Count = 4
 
 
+class ParallelConfig(Section, frozen=True, kw_only=True):
+    """How the gpt model is spread over the ranks: DDP, FSDP2, hybrid FSDP, tensor or pipeline parallelism."""
+
+    name: Literal["ddp", "fsdp", "hsdp", "tp", "pp"] = "ddp"
+    reshard_after_forward: bool = True  # fsdp, hsdp: free the parameters after the forward pass, gather them again
+    prefetch: Natural = 0  # fsdp, hsdp: layers whose parameters are gathered ahead; 0: as FSDP does by itself
+    shards: Count = 2  # hsdp: ranks that share one copy of the parameters
+    schedule: Literal["gpipe", "1f1b", "interleaved"] = "1f1b"  # pp; interleaved: two stages on each rank
+    micro_batches: Count = 4  # pp: pieces of a batch that are in the pipeline at a time
+
+    @property
+    def one_replica(self) -> bool:
+        """Whether all ranks together hold one model and work on the same samples."""
+        return self.name in ("tp", "pp")
+
+
 class PrecisionConfig(Section, frozen=True, kw_only=True):
     """Arithmetic: fp32 (TF32 off), tf32, bf16 autocast, or fp16 autocast with a GradScaler."""
 
@@ -108,7 +124,7 @@ class LaunchConfig(Section, frozen=True, kw_only=True):
     nnodes: Count = 1
     rdzv_endpoint: str = "auto"  # host:port; auto: the first node, on a port that is free there
     timeout_s: Positive = 1800.0  # for a complete pass
-    stall_timeout_s: Positive = 300.0  # maximum time without progress of any rank
+    stall_timeout_s: Positive = 300.0  # maximum time without progress of any rank; a script's set-up may take longer
     grace_s: Positive = 15.0  # between the request to stop and the kill of the ranks
     local_dir: str | None = None  # where ranks write first; null: the run folder, on several nodes the temporary folder
     join_timeout_s: Positive = 300.0  # several nodes: how long the first node waits for the others

@@ -50,7 +50,7 @@ def ceilings(again: bool, as_json: bool, words: tuple[str, ...]) -> int:
       rankscope ceilings                    as many ranks as there are GPUs (CPU: 2)
       rankscope ceilings world_size=4 backend=gloo device=cpu
     """
-    overrides = overrides_only(words, "--again and --json")
+    overrides = overrides_only(words, ["--again", "--json", "--help"])
     with Stop() as stop:
         facts = torch_facts()
         config = _config(overrides, facts)

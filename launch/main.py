@@ -38,12 +38,15 @@ def _usage(context: click.Context, _: click.Parameter, wanted: bool) -> None:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
 def run(multirun: bool, resume: Path | None, cfg: bool, words: tuple[str, ...]) -> int:
     """Run one point, or with -m a sweep; `launch/configure/usage.py` has the text of --help."""
+    if words == ("help",):
+        click.echo(usage())
+        return OK
     if resume is not None:
         if words or cfg:
             raise ConfigError("--resume: give the sweep's folder and nothing else; its points are in its sweep.json")
         with Stop() as stop:
             return sweep.resume(resume, stop)
-    overrides = overrides_only(words, "-m, --resume, --cfg and --help, the rest is key=value")
+    overrides = overrides_only(words, ["-m", "--multirun", "--resume", "--cfg", "--help"])
     if multirun and cfg:
         raise ConfigError("--cfg: shows the configuration of one run; leave out -m, and give each key one value")
     if multirun:

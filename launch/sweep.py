@@ -6,6 +6,7 @@ on. `--resume SWEEP` runs the missing and failed points.
 """
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -20,8 +21,9 @@ from rankscope.conf.sweep_dir import PointRecord, SweepDir, SweepRecord
 from rankscope.launch import slurm_job, submitted
 from rankscope.launch.configure.compose import compose, submission
 from rankscope.launch.configure.model_size import with_size
-from rankscope.launch.configure.preflight import refuse, refuse_submission
+from rankscope.launch.configure.preflight import refuse, refuse_submission, shared_cores
 from rankscope.launch.configure.sweep_points import plan
+from rankscope.launch.pace import Pace, announcement
 from rankscope.launch.run.failure import Failure
 from rankscope.launch.run.record import analyse, record, status_of
 from rankscope.launch.system import slurm
@@ -38,7 +40,9 @@ def run_sweep(arguments: Sequence[str], stop: Stop) -> int:
     launcher, overrides = submission(arguments)
     points = plan(overrides, cores=None if launcher is None else _cores(launcher, overrides))
     facts = torch_facts() if launcher is None else None
-    way = _way(launcher, facts, _sized(points, facts))
+    configs = _sized(points, facts)
+    way = _way(launcher, facts, configs)
+    say(f"sweep: {announcement(configs)}")
     first = compose(points[-1].overrides)
     sweep = SweepDir.claim(Path(first.runs_dir), f"{first.name}-sweep", datetime.now().astimezone())
     return _run(sweep, SweepRecord(overrides=list(arguments), points=points), way, stop)
@@ -88,6 +92,9 @@ def _way(launcher: SlurmConfig | None, facts: TorchFacts | None, configs: Sequen
                 "hydra/launcher=slurm gives each point its nodes"
             )
         refuse(config, facts)
+    most = max(configs, key=lambda config: config.world_size, default=None)
+    if most is not None and (shared := shared_cores(most, facts)) is not None:
+        say(f"sweep: {shared}")
     return _Here(facts)
 
 
@@ -98,6 +105,7 @@ def _run(sweep: SweepDir, done: SweepRecord, way: "_Here | _Jobs", stop: Stop) -
         way.run(sweep, done, stop)
     except BaseException:
         done.status = "interrupted"
+        say(f"sweep: interrupted; to go on: {_resume(sweep)}")
         raise
     else:
         done.status = "completed" if all(point.status == "completed" for point in done.points) else "failed"
@@ -105,7 +113,19 @@ def _run(sweep: SweepDir, done: SweepRecord, way: "_Here | _Jobs", stop: Stop) -
         done.end = datetime.now(UTC).isoformat()
         sweep.write(done)
     _report(sweep, stop)
+    if done.status != "completed":
+        say(f"sweep: to run the failed points again: {_resume(sweep)}")
     return OK if done.status == "completed" else PARTIAL
+
+
+def _told(point: PointRecord) -> str:
+    """Return a point's overrides, each key once: of a baseline, the values that it was added with."""
+    last = {item.partition("=")[0]: item for item in point.overrides}
+    return " ".join(last.values()) + (" (baseline)" if point.baseline else "")
+
+
+def _resume(sweep: SweepDir) -> str:
+    return shlex.join(["rankscope", "run", "--resume", str(sweep.path)])
 
 
 class _Here:
@@ -116,10 +136,12 @@ class _Here:
 
     def run(self, sweep: SweepDir, done: SweepRecord, stop: Stop) -> None:
         """Run every point that is not completed, and write its status."""
+        pace = Pace(sum(point.status != "completed" for point in done.points))
         for number, point in enumerate(done.points, start=1):
             if point.status != "completed":
-                say(f"point {number} of {len(done.points)}: {' '.join(point.overrides)}")
+                say(f"point {number} of {len(done.points)}: {_told(point)}")
                 self._point(sweep, done, point, stop)
+                say(f"point {number} of {len(done.points)}: {point.status}; {pace.ended()}")
 
     def _point(self, sweep: SweepDir, done: SweepRecord, point: PointRecord, stop: Stop) -> None:
         config = _begin(sweep, point)

@@ -26,16 +26,16 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
-        self.heads = heads
+        self.size = width // heads  # of a head; a tensor-parallel rank has only some of the heads
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Apply attention to (batch, time, width)."""
-        batch, time, width = x.shape
-        q, k, v = self.qkv(x).view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        batch, time, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, time, -1, 3, self.size).permute(3, 0, 2, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        output: Tensor = self.out(y.transpose(1, 2).reshape(batch, time, width))
+        output: Tensor = self.out(y.transpose(1, 2).reshape(batch, time, -1))
         return output
 
 

@@ -6,6 +6,8 @@ Exit status: 0 the numbers are valid, 3 they are partial, 2 there are none (one 
 import json
 import os
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -23,6 +25,8 @@ from rankscope.conf import RunDir
 from rankscope.conf.command import complain
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
 from rankscope.conf.files import write_json
+
+Tell = Callable[[Json], None]  # prints a summary
 
 
 def pattern_option(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
@@ -104,6 +108,7 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
     type=click.Path(path_type=Path),
     help="File of `rankscope ceilings` for the node that recorded (a run finds it automatically).",
 )
+@click.option("--brief", is_flag=True, help="Print only the verdict, the findings in a line each, and the files.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 def analyze(
     paths: tuple[Path, ...],
@@ -118,6 +123,7 @@ def analyze(
     steps_from: str | None,
     limits: Limits,
     ceilings: Path | None,
+    brief: bool,
     quiet: bool,
 ) -> int:
     """Show where the time of a distributed step goes, which rank is late, and why.
@@ -138,7 +144,8 @@ def analyze(
             ceilings=ceilings,
         )
         with output(out) as folder:
-            return _analyze(paths, folder, json_file, options, console, allow_partial=allow_partial)
+            status = _analyze(paths, folder, json_file, options, console, brief=brief)
+            return OK if status == PARTIAL and allow_partial else status
     except AnalysisError as error:
         from rankscope.analysis.show.summary import error_summary
 
@@ -154,37 +161,40 @@ def _analyze(
     options: Options,
     console: Console,
     *,
-    allow_partial: bool,
+    brief: bool,
 ) -> int:
     folder = _folder(paths, out)
     key = answers.key_of(paths, options)
-    summary = _given_again(key, folder, console) or _made(paths, options, key, folder, console)
+    tell = partial(show, console=console, brief=brief)
+    summary = _given_again(key, folder, tell, console) or _made(paths, options, key, folder, tell, console)
     _write_json(summary, json_file)
-    return PARTIAL if summary["status"] == "partial" and not allow_partial else OK
+    return PARTIAL if summary["status"] == "partial" else OK
 
 
-def _given_again(key: str | None, folder: Path | None, console: Console) -> Json | None:
+def _given_again(key: str | None, folder: Path | None, tell: Tell, console: Console) -> Json | None:
     """Give the kept answer and return its summary; None if there is none that is complete."""
     answer = answers.kept(key)
     try:
-        if answer is None or (folder is not None and not answer.complete):
+        if answer is None or (folder is not None and not answer.has_reports):
             return None
         summary = answer.summary()
         if folder is not None:
             answer.place_in(folder)
     except FileNotFoundError:  # another process has just replaced it
         return None
-    show(summary, console)
+    tell(summary)
     _say_where(answer, folder, console)
     return summary
 
 
-def _made(paths: tuple[Path, ...], options: Options, key: str | None, folder: Path | None, console: Console) -> Json:
+def _made(
+    paths: tuple[Path, ...], options: Options, key: str | None, folder: Path | None, tell: Tell, console: Console
+) -> Json:
     """Analyse, give the answer, keep it, and return its summary."""
     from rankscope.analysis.commands.answer import make
 
     summary, write = make(paths, options)
-    show(summary, console)
+    tell(summary)  # before the files, which a full disk may refuse
     if folder is None:
         answers.keep(key, None, summary)
         return summary
@@ -198,11 +208,13 @@ def _made(paths: tuple[Path, ...], options: Options, key: str | None, folder: Pa
 
 
 def _say_where(answer: answers.Answer, folder: Path | None, console: Console) -> None:
-    if folder is not None and answer.has_reports:
-        console.print(
-            f"\nReport: {folder / 'report.html'}, {folder / 'report.md'}"
-            f"\nNumbers: {folder / 'summary.json'}, {folder / 'tables'}"
-        )
+    """Print where the files are. A run without traces has no tables and no report.md."""
+    if folder is None:
+        return
+    reports = [str(folder / name) for name in ("report.html", "report.md") if name in answer.names]
+    tables = [str(folder / "tables")] if "report.md" in answer.names else []
+    numbers = [str(folder / "summary.json"), *tables]
+    console.print(f"\nReport: {', '.join(reports)}\nNumbers: {', '.join(numbers)}")
 
 
 def main(argv: list[str]) -> int:

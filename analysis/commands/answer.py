@@ -17,10 +17,9 @@ def make(paths: tuple[Path, ...], options: Options) -> tuple[Json, Callable[[Pat
     summary = summarise(analysis)
 
     def write(folder: Path) -> None:
-        if analysis.ranks:
-            from rankscope.analysis.show import files
+        from rankscope.analysis.show import files
 
-            files.write(analysis, summary, folder, path_text(paths[0].resolve().name))
+        files.write(analysis, summary, folder, path_text(paths[0].resolve().name))
         write_json(folder / "summary.json", summary)
 
     return summary, write

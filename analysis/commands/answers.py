@@ -43,12 +43,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     @property
     def has_reports(self) -> bool:
-        return "report.md" in self.names
-
-    @property
-    def complete(self) -> bool:
-        """Whether it has all files that there can be: without traces the summary is all."""
-        return self.has_reports or self.summary()["source"] is None
+        return "report.html" in self.names
 
     def place_in(self, folder: Path, put: Callable[[Path, Path], object] = shutil.copyfile) -> None:
         """Replace the files in `folder`, each as a whole; the summary comes last, when all others are there."""

@@ -15,11 +15,12 @@ from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
 from rankscope.analysis.show.words import byte_size
 from rankscope.analysis.sweep import compare
+from rankscope.analysis.sweep.compare_page import page
 from rankscope.analysis.sweep.points import Point, run_point, sweep_points, tell_jobs_apart
 from rankscope.analysis.sweep.report import summarise_sweep, write_report
 from rankscope.conf import RunDir
 from rankscope.conf.contract import GATE, OK, PARTIAL
-from rankscope.conf.files import write_json
+from rankscope.conf.files import write_json, write_text
 from rankscope.conf.plain_text import path_text
 from rankscope.conf.sweep_dir import SweepDir
 
@@ -73,8 +74,12 @@ def show_sweep(summary: Json, console: Console) -> None:
     console.print(points_table(summary))
     if any(point["baseline"] for point in summary["points"]):
         console.print("+: a baseline that rankscope added to the sweep", style="dim")
+    if summary["efficiency"]:
+        console.print(efficiency_table(summary["efficiency"]))
     if summary["latency"]:
         console.print(latency_table(summary["latency"]))
+    if summary["headline"]:
+        console.print(summary["headline"], style="bold")
     for line in summary["advice"]:
         console.print(line, style="bold")
     for notice in summary["warnings"]:
@@ -83,10 +88,9 @@ def show_sweep(summary: Json, console: Console) -> None:
 
 def points_table(summary: Json) -> Table:
     """Return the points as a table, without columns that have no value."""
-    scaling = {item["id"]: item for item in summary["efficiency"]}
     columns: dict[str, list[str]] = {}
     for point in summary["points"]:
-        memory, found = point["memory_peak_bytes"], scaling.get(point["id"], {})
+        memory = point["memory_peak_bytes"]
         row = {
             "job": _text(point["job"], "{}"),
             "ranks": _text(point["world_size"], "{}"),
@@ -94,15 +98,13 @@ def points_table(summary: Json) -> Table:
             "DDP": _text(point["ddp"], "{}"),
             "step ms": _text(point["step_ms"], "{:.2f}"),
             "samples/s": _text(point["samples_per_s"], "{:.1f}"),
-            "weak": _text(found.get("weak"), "{:.1%}"),
-            "strong": _text(found.get("strong"), "{:.1%}"),
             "memory": "-" if memory is None else byte_size(memory),
             "status": point["status"] + (" +" if point["baseline"] else ""),
         }
         for name, text in row.items():
             columns.setdefault(name, []).append(text)
     shown = {name: texts for name, texts in columns.items() if set(texts) != {"-"}}
-    table = Table(box=None, title="Points of the sweep", title_justify="left")
+    table = Table(box=None, title="Points of the sweep (median step)", title_justify="left")
     for name in shown:
         table.add_column(name, justify="left" if name in ("job", "DDP", "status") else "right")
     for texts in zip(*shown.values(), strict=True):
@@ -110,9 +112,23 @@ def points_table(summary: Json) -> Table:
     return table
 
 
+def efficiency_table(rows: list[Json]) -> Table:
+    """Return how well the points with several ranks scale, with the intervals, within 80 columns."""
+    table = Table(box=None, title="Efficiency (95 %)", title_justify="left")
+    for name in ("point", "weak", "strong"):
+        table.add_column(name, justify="left" if name == "point" else "right")
+    for row in rows:
+        cells = []
+        for kind in ("weak", "strong"):
+            between = row[f"{kind}_interval"]
+            cells.append(_text(row[kind], "{:.1%}") + (f" ({between[0]:.1%} to {between[1]:.1%})" if between else ""))
+        table.add_row(row["label"], *cells)
+    return table
+
+
 def latency_table(rows: list[Json]) -> Table:
     """Return the latency curves as a table within 80 columns."""
-    table = Table(box=None, title="Latency of one replica", title_justify="left")
+    table = Table(box=None, title="Latency of one replica (samples/s: by the mean)", title_justify="left")
     for name in ("curve", "batch", "p50 ms", "p95 ms", "p99 ms", "samples/s", ""):
         table.add_column(name, justify="left" if name in ("curve", "") else "right")
     for row in rows:
@@ -131,8 +147,11 @@ def latency_table(rows: list[Json]) -> Table:
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison to this file; - for stdout."
 )
+@click.option("--out", type=click.Path(path_type=Path), help="Folder for compare.html: both curves and what changed.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
-def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None, quiet: bool) -> int:
+def compare_command(
+    a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None, out: Path | None, quiet: bool
+) -> int:
     """Compare two run folders or two sweeps by metric, and show which changes are noise."""
     gates = [compare.Condition.parse(text) for text in conditions]
     known = set(compare.metrics(Point(id="", run_dir=None, overrides=[], baseline=False, status="")))
@@ -148,8 +167,10 @@ def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Pa
     rows: list[Json] = []
     by_eye: list[str] = []
     broken: list[str] = []
+    compared = []
     for before, after in found:
         changes = compare.changes(before, after)
+        compared.append((before, after, changes))
         _show_changes(changes, compare.differences(before, after), before, after, console)
         rows += [{**_plain(change), "a_point": before.id, "b_point": after.id} for change in changes]
         if before.run_dir is not None and after.run_dir is not None and _traced(before) and _traced(after):
@@ -161,6 +182,10 @@ def compare_command(a: Path, b: Path, conditions: tuple[str, ...], json_file: Pa
         console.print(line, style="yellow")
     for line in broken:
         console.print(f"fails: {line}", style="bold red")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(out / "compare.html", page(compared, alone, broken))
+        console.print(f"Page: {out / 'compare.html'}")
     result = {"schema": 1, "changes": rows, "alone": alone, "broken": broken, "timelines": by_eye}
     if json_file == Path("-"):
         click.echo(json.dumps(result, indent=1))

@@ -20,6 +20,14 @@ _KERNELS = {
     "torch symmetric memory": r"(?:multimem|one_shot|two_shot)_(?:\w+_)?(?:all_reduce|all_gather|reduce_scatter)",
     "vLLM, SGLang": r"cross_device_reduce_",  # csrc/custom_all_reduce.cuh of both
     "TensorRT-LLM, FlashInfer": r"(?:\w+_)?allreduce_fusion_kernel",  # trtllm_allreduce_fusion.cuh
+    "TensorRT-LLM, FlashInfer, Mooncake": r"\w*(?:one|two)shotallreduce\w*",  # customAllReduceKernels.cu, mnnvl
+    "TensorRT-LLM's experts": r"moea2a(?:dispatch|combine)\w*|moealltoall\w*",  # communicationKernels/moeAlltoAll*
+    "Transformer Engine": r"k?userbuffers_",  # transformer_engine/common/comm_gemm_overlap/userbuffers
+    "AMD AITER": r"aiter::(?:allgather_|reduce_scatter_cross_device)",  # csrc/include/custom_all_reduce.cuh
+    "vLLM's quick all-reduce": r"quickreduce::",  # csrc/quickreduce
+    "NVSHMEM": r"nvshmem|c10d::nvshmem_extension::|(?:barrier|sync)_on_stream_kernel",  # and torch's kernels on it
+    "Intel oneCCL": r"oneccl",
+    "Huawei HCCL": r"hccl|hcom_",
 }
 _KERNEL = re.compile(rf"(?:^|[^\w])(?:{'|'.join(_KERNELS.values())})", re.IGNORECASE)
 
@@ -52,18 +60,30 @@ class Kind:
 # The order matters: a name that matches several patterns has the first kind.
 KINDS = {
     "barrier": Kind(pattern=re.compile(r"barrier"), synchronising=True),
-    "reducescatter": Kind(pattern=re.compile(r"reduce_?scatter"), synchronising=True, even=True, per_part=True),
-    "allreduce": Kind(pattern=re.compile(r"all_?reduce|cross_device_reduce"), synchronising=True, even=True),
+    "reducescatter": Kind(
+        pattern=re.compile(r"reduce_?scatter|userbuffers_\w*_rs(?:_|\b)"), synchronising=True, even=True, per_part=True
+    ),
     "allgather": Kind(
-        pattern=re.compile(r"all_?gather"), synchronising=True, even=True, per_part=True, payload_of_output=True
+        pattern=re.compile(r"all_?gather|userbuffers_\w*_ag(?:_|\b)"),
+        synchronising=True,
+        even=True,
+        per_part=True,
+        payload_of_output=True,
+    ),
+    "allreduce": Kind(
+        pattern=re.compile(r"all_?reduce|cross_device_reduce|quickreduce::|userbuffers_\w*sum_inplace"),
+        synchronising=True,
+        even=True,
     ),
     "alltoall": Kind(
-        pattern=re.compile(r"all_?to_?all|deep_ep::\w+::(?:dispatch|combine)"), synchronising=True, per_part=True
+        pattern=re.compile(r"all_?to_?all|moea2a|deep_ep::\w+::(?:dispatch|combine)"),
+        synchronising=True,
+        per_part=True,
     ),
     "sendrecv": Kind(pattern=re.compile(r"send_?recv|batch_isend_irecv"), point_to_point=True),
     "broadcast": Kind(pattern=re.compile(r"broadcast"), even=True),
-    "send": Kind(pattern=re.compile(r"\bsend|(?<=nccl:)send|isend"), point_to_point=True),
-    "recv": Kind(pattern=re.compile(r"\brecv|(?<=nccl:)recv|irecv"), point_to_point=True),
+    "send": Kind(pattern=re.compile(r"\bsend|(?<=nccl:)send|isend|pushsend"), point_to_point=True),
+    "recv": Kind(pattern=re.compile(r"\brecv|(?<=nccl:)recv|irecv|pushrecv"), point_to_point=True),
     "gather": Kind(pattern=re.compile(r"gather")),
     "scatter": Kind(pattern=re.compile(r"scatter")),
     "reduce": Kind(pattern=re.compile(r"reduce"), even=True),

@@ -82,6 +82,23 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         found = self._of_kind("allreduce")
         return self._of_kind("reducescatter") if found is None else found
 
+    def exposed_by_kind(self) -> dict[str, float]:
+        """Return for each kind of collective the transfer that nothing hides: ns, mean over ranks and steps."""
+        if self.calls is None:
+            return {}
+        known = np.isin(self.calls["step"], self.steps["step"]) & (self.calls["transfer_clockfree_ns"] != UNKNOWN)
+        calls = self.calls.take(known)
+        hidden_not = np.minimum(np.maximum(0, calls["exposed_ns"]), np.maximum(0, calls["transfer_clockfree_ns"]))
+        kinds = calls["kind"]
+        return {
+            calls.words["kind"][code]: float(hidden_not[kinds == code].sum()) / len(self.steps)
+            for code in np.unique(kinds[kinds >= 0]).tolist()
+        }
+
+    def sharded(self) -> bool:
+        """Return whether FSDP launched collectives of the job."""
+        return self.calls is not None and bool((self.calls["scope"] >= 0).any())
+
     def _of_kind(self, name: str) -> Table | None:
         if self.calls is None:
             return None

@@ -16,7 +16,24 @@ from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.verify.without_profiler import Unprofiled
 
+# Keys of `rankscope run` that work for a script too, and what the others are in a user's own code.
+_OF_SCRIPTS = ("profile", "passes")
+_IN_CODE = {
+    "compile": "torch.compile",
+    "data.non_blocking": "tensor.to(device, non_blocking=True)",
+    "data.persistent_workers": "persistent_workers of DataLoader",
+    "data.pin_memory": "pin_memory of DataLoader",
+    "ddp.bucket_cap_mb": "bucket_cap_mb of DistributedDataParallel",
+    "ddp.comm_hook": "register_comm_hook of DistributedDataParallel",
+    "ddp.find_unused_parameters": "find_unused_parameters of DistributedDataParallel",
+    "ddp.no_sync": "no_sync() of DistributedDataParallel",
+    "num_workers": "num_workers of DataLoader",
+    "optimizer.impl": "fused=True of the optimizer",
+    "precision": "torch.autocast",
+}
 _BUSY_SLOW_STEPS = 0.5  # share of what slow steps lose from which waiting for a core is their reason
+
+_TRACED = "the breakdown is that of the traced step, which is longer than the plain one"
 
 
 def _profiler_distorts(facts: Facts, limits: Limits) -> Claim | None:
@@ -29,19 +46,19 @@ def _profiler_distorts(facts: Facts, limits: Limits) -> Claim | None:
 DISTORTS = Rule(
     id="profiler_distorts",
     says="the traced step does not represent the plain step",
+    seen_in="trust",
     based_on="profiler overhead",
     check=_profiler_distorts,
     advice=Advice(
-        "the traced step does not represent the plain one: record device activities only, or use Nsight Systems",
+        f"{_TRACED}: record device activities only, or use Nsight Systems",
         ("profile=light",),
     ),
     variants={
         "light_too": Advice(
-            "the traced step does not represent the plain one, and neither does one with device activities only: use "
-            "Nsight Systems",
+            f"{_TRACED}, and a step with device activities only is longer too: use Nsight Systems",
             ("passes=[plain,nsys]",),
         ),
-        "cpu": Advice("the traced step does not represent the plain one: it is too short for a profiler"),
+        "cpu": Advice(f"{_TRACED}: its operators are short, and recording each takes time"),
     },
 )
 
@@ -67,6 +84,7 @@ def _slow_steps(facts: Facts, limits: Limits) -> Claim | None:
 SLOW_STEPS = Rule(
     id="slow_steps",
     says="some steps take far longer than the usual one",
+    seen_in="steps",
     based_on="every unprofiled step of every rank; stacks of the main thread while such a step lasts",
     check=_slow_steps,
     advice=Advice("some steps take far longer than the usual one; make the work rarer, shorter or asynchronous"),
@@ -86,6 +104,11 @@ RULES: tuple[Rule, ...] = (
 _BY_ID = {rule.id: rule for rule in RULES}
 
 
+def rule_of(finding_id: str) -> Rule | None:
+    """Return the rule of a finding; None for one of another version."""
+    return _BY_ID.get(finding_id)
+
+
 def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
     """Return the findings over the analysed steps, the costliest first, without the time that profiling adds."""
     if not recording.ranks:
@@ -101,9 +124,9 @@ def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
     if not facts.gpu and without.steps_vary_ms is not None:
         found = [_beyond_variation(item, without.steps_vary_ms) for item in found]
     found = with_shared_time(found)
-    if recording.run_dir is None:  # who recorded this does not know the keys of `rankscope run`
-        return [msgspec.structs.replace(item, overrides=[]) for item in found]
-    return [_for_a_script(item) for item in found] if without.script else found
+    if recording.run_dir is None:
+        return [in_own_words(item, keys=()) for item in found]
+    return [in_own_words(item, keys=_OF_SCRIPTS) for item in found] if without.script else found
 
 
 def _untraced(recording: Recording, without: Unprofiled) -> list[Finding]:
@@ -114,7 +137,7 @@ def _untraced(recording: Recording, without: Unprofiled) -> list[Finding]:
     )  # fmt: skip
     found = [rule.apply(facts, recording.options.limits) for rule in RULES if rule.unprofiled]
     known = [item if facts.gpu else _rough(item) for item in found if item is not None]
-    return [_for_a_script(item) if without.script else item for item in known]
+    return [in_own_words(item, keys=_OF_SCRIPTS) if without.script else item for item in known]
 
 
 def find(facts: Facts, limits: Limits) -> list[Finding]:
@@ -241,7 +264,9 @@ def with_shared_time(found: list[Finding]) -> list[Finding]:
     return result
 
 
-def _for_a_script(item: Finding) -> Finding:
-    """Keep only the overrides that apply to a user's script."""
-    kept = [word for word in item.overrides if word.startswith(("profile", "passes"))]
-    return msgspec.structs.replace(item, overrides=kept)
+def in_own_words(item: Finding, keys: tuple[str, ...]) -> Finding:
+    """Name what to change in a user's own code instead of overrides; overrides that begin with `keys` stay."""
+    kept = [word for word in item.overrides if keys and word.startswith(keys)]
+    own = [_IN_CODE[key] for word in item.overrides if (key := word.partition("=")[0]) in _IN_CODE]
+    advice = f"{item.advice}; in your code: {', '.join(own)}" if own else item.advice
+    return msgspec.structs.replace(item, overrides=kept, advice=advice)

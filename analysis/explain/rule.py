@@ -23,6 +23,10 @@ Part = Literal["loader", "copies", "compute of a rank", "launches", "communicati
 #   others' work      the late rank becomes as fast as the others, so the others' device work stays
 #   nothing           the fix shortens compute itself
 Remains = Literal["device work", "compute", "others' work", "nothing"]
+# Where a page shows it: the latest rank or the longest piece of a part in the timeline, otherwise a section.
+SeenIn = Literal[
+    "late rank", "exposed_transfer", "data_stall", "copy", "host_gap", "steps", "collectives", "kernels", "trust"
+]
 # How the profiler's own time is in the finding: not at all, shared with the other findings about gaps, or only here.
 Profiler = Literal["no", "shared", "own"]
 
@@ -53,6 +57,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     says: str  # for docs/findings.md: what is wrong
+    seen_in: SeenIn
     based_on: str  # for docs/findings.md: the evidence
     check: Callable[[Facts, Limits], Claim | None]
     advice: Advice

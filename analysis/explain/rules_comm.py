@@ -12,6 +12,7 @@ from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.conf.contract import bus_factor
 
 _MB = 1e6
+_REDUCTIONS = ("allreduce", "reducescatter", "reduce")
 _USUAL_BUCKET = 25.0  # MiB, DDP's own default
 
 
@@ -31,8 +32,21 @@ def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
         evidence |= _against_ceiling(facts, calls, limits)
     if not facts.gpu:
         return Claim(evidence=evidence, variant="cpu")
+    kinds = facts.exposed_by_kind()
+    if sum(kinds.get(kind, 0.0) for kind in _REDUCTIONS) * 2 < sum(kinds.values()):
+        costly = sorted((kind for kind in kinds if kinds[kind] > 0), key=lambda kind: -kinds[kind])[:3]
+        evidence["exposed_by_kind_ms"] = {kind: estimate_ms(kinds[kind]) for kind in costly}
+        return Claim(gain_ns=gain, evidence=evidence, variant="other", overrides=[], place=", ".join(costly))
     gloo = facts.config is not None and facts.config.backend == "gloo"
     return Claim(gain_ns=gain, evidence=evidence, variant="gloo" if gloo else None)
+
+
+def _exposed_gather(facts: Facts, limits: Limits) -> Claim | None:
+    """Claim what hiding the all-gathers of FSDP would save."""
+    gain = min(facts.exposed_by_kind().get("allgather", 0.0), _exposed(facts) or 0.0)
+    if not facts.sharded() or not facts.gpu or gain < limits.reported * facts.step_ns:
+        return None
+    return Claim(gain_ns=gain, evidence={"exposed_gather_ms": estimate_ms(gain)})
 
 
 def _unsplit(facts: Facts, limits: Limits) -> Claim | None:
@@ -141,7 +155,14 @@ def _sync_every_micro_step(facts: Facts, _: Limits) -> Claim | None:
     if config is None or config.gradient_accumulation == 1 or config.ddp.no_sync or calls is None:
         return None
     micro = config.gradient_accumulation
-    gain = (_exposed(facts) or 0.0) * (1 - 1 / micro)
+    saved = 0  # what reductions of all micro-steps but the last expose
+    for step in np.unique(calls["step"]).tolist():
+        own = calls.take(calls["step"] == step)
+        early = own.take(np.arange(len(own) - -(-len(own) // micro)))
+        saved += int(
+            np.minimum(np.maximum(0, early["exposed_ns"]), np.maximum(0, early["transfer_clockfree_ns"])).sum()
+        )
+    gain = min(saved / facts.count, _exposed(facts) or 0.0)
     evidence = {"micro_steps": micro, "collectives_per_step": round(len(calls) / facts.count, 2)}
     return Claim(gain_ns=gain, evidence=evidence)
 
@@ -183,6 +204,7 @@ RULES = (
     Rule(
         id="exposed_comm",
         says="gradients move while nothing computes",
+        seen_in="exposed_transfer",
         based_on="exposed transfer; against the node's ceiling: bound by bandwidth or by latency",
         check=_exposed_comm,
         advice=Advice(
@@ -193,6 +215,10 @@ RULES = (
         variants={
             "unsplit": Advice(
                 "nothing computes during communication and waits for other ranks, which cannot be told apart here"
+            ),
+            "other": Advice(
+                "transfers that are not reductions of gradients run while nothing computes: launch them earlier, or "
+                "give the device other work meanwhile"
             ),
             "cpu": Advice(
                 "gradients are reduced while nothing computes; the gain of hiding it on a CPU is unknown, because an "
@@ -209,8 +235,23 @@ RULES = (
         rough_on_cpu=True,
     ),
     Rule(
+        id="exposed_gather",
+        says="FSDP gathers parameters while nothing computes",
+        seen_in="exposed_transfer",
+        based_on="exposed transfer of the all-gathers that FSDP launched",
+        check=_exposed_gather,
+        advice=Advice(
+            "FSDP gathers parameters while nothing computes: prefetch more layers (`set_modules_to_forward_prefetch`, "
+            "`set_modules_to_backward_prefetch`), a larger batch, or, if the memory allows it, "
+            "`reshard_after_forward=False`"
+        ),
+        part="communication",
+        remains="compute",
+    ),
+    Rule(
         id="no_overlap",
         says="almost no communication is hidden, and gradients are reduced in one or two collectives",
+        seen_in="exposed_transfer",
         based_on="overlap ratio",
         counts_steps=True,
         check=_no_overlap,
@@ -236,6 +277,7 @@ RULES = (
     Rule(
         id="large_last_bucket",
         says="the last reduction of gradients, which nothing can hide, holds most of the bytes",
+        seen_in="exposed_transfer",
         based_on="sizes in order of start",
         counts_steps=True,
         check=_large_last_bucket,
@@ -258,6 +300,7 @@ RULES = (
     Rule(
         id="small_buckets",
         says="many small all-reduces or reduce-scatters",
+        seen_in="collectives",
         based_on="mean size (gloo's records have none: then `ddp.bucket_cap_mb`), calls per step",
         counts_steps=True,
         check=_small_buckets,
@@ -272,6 +315,7 @@ RULES = (
     Rule(
         id="sync_every_micro_step",
         says="accumulation without `no_sync`",
+        seen_in="collectives",
         based_on="the run's settings",
         counts_steps=True,
         check=_sync_every_micro_step,
@@ -284,6 +328,7 @@ RULES = (
     Rule(
         id="unused_parameters_scan",
         says="DDP looks for unused parameters",
+        seen_in="collectives",
         based_on="the run's settings; in foreign traces an all-reduce of integers in every step",
         counts_steps=True,
         check=_unused_parameters_scan,

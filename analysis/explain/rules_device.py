@@ -105,6 +105,7 @@ _FIRST_TENSOR_CORES, _FIRST_BF16 = 7, 8  # compute capability: V100 has fp16 onl
 THROTTLED = Rule(
     id="throttled",
     says="a late rank's GPU runs at lower clocks than the others'",
+    seen_in="late rank",
     based_on="NVML's samples",
     check=_throttled,
     advice=Advice("this rank's GPU runs at lower clocks: look at its power cap, its temperature and its neighbours"),
@@ -115,6 +116,7 @@ RULES = (
     Rule(
         id="low_tensor_core_use",
         says="matrix products without tensor cores",
+        seen_in="kernels",
         based_on="names of kernels",
         check=_low_tensor_core_use,
         advice=Advice("matrix products run without tensor cores: bf16, or at least TF32", ("precision=bf16",)),
@@ -128,6 +130,7 @@ RULES = (
     Rule(
         id="memory_bound",
         says="the device's memory sets the pace while it is busy",
+        seen_in="kernels",
         based_on="share of matrix products in the time of kernels, by their names",
         check=_memory_bound,
         advice=Advice(
@@ -140,6 +143,7 @@ RULES = (
     Rule(
         id="compute_bound",
         says="matrix products set the pace while the device is busy",
+        seen_in="kernels",
         based_on="share of matrix products in the time of kernels, by their names",
         check=_compute_bound,
         advice=Advice(

@@ -105,6 +105,7 @@ RULES = (
     Rule(
         id="host_bound_launch",
         says="kernels are shorter than their launch",
+        seen_in="host_gap",
         based_on="host gap, and mean kernel against the median time from one launch to the next",
         check=_gap(short_kernels=True),
         advice=Advice(_LONGER_KERNELS, ("compile=reduce-overhead",)),
@@ -125,6 +126,7 @@ RULES = (
     Rule(
         id="host_gap",
         says="the device waits for launches for another reason; on a CPU: Python between operators",
+        seen_in="host_gap",
         based_on="host gap without the part caused by waits and allocations",
         check=_gap(short_kernels=False),
         advice=Advice(
@@ -142,6 +144,7 @@ RULES = (
     Rule(
         id="sync_in_loop",
         says="the host waits for the device, and the device then has nothing to do",
+        seen_in="host_gap",
         based_on="idle time between the end of a synchronising call and the next kernel, at most the time for which it "
         "blocked; the call, its operator and range, and with `profile.with_stack=true` your function",
         check=_sync_in_loop,
@@ -158,6 +161,7 @@ RULES = (
     Rule(
         id="copy_bound",
         says="the device waits for copies, to it or to the host",
+        seen_in="copy",
         based_on="copy part of the step; share of copies from or to pageable memory, and to the host",
         check=_copy_bound,
         advice=Advice(
@@ -184,6 +188,7 @@ RULES = (
     Rule(
         id="small_kernels",
         says="many short kernels",
+        seen_in="kernels",
         based_on="median compute kernel and number per step",
         counts_steps=True,
         check=_small_kernels,
@@ -195,6 +200,7 @@ RULES = (
     Rule(
         id="memory_pressure",
         says="the allocator requests memory from the driver inside steps",
+        seen_in="host_gap",
         based_on="cudaMalloc, cudaFree and the like; idle time inside them",
         counts_steps=True,
         check=_memory_pressure,

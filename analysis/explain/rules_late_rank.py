@@ -11,6 +11,8 @@ from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Part, Profil
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.measure.stragglers import UNEXPLAINED, Verdict, cause_of
 
+_SMALLEST = 0.05  # share of the lateness that is named
+
 
 def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
     """Return the check for a rank that is late for this cause."""
@@ -35,14 +37,20 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
             "steps_late": verdict.steps_late,
             "steps_judged": verdict.steps_judged,
         }
-        place = ""
+        places = [_shares(shares)] if cause == "mixed" else []
         if len(ranks) > 1:
             one = max(verdict.gain_ns([rank]) for rank in ranks)
             evidence["mending_one_ms"] = estimate_ms(one)
-            place = f"mending one of them alone brings at most {one * 1e-6:.2f} ms"
-        return Claim(ranks=ranks, gain_ns=verdict.gain_ns(ranks), evidence=evidence, place=place)
+            places.append(f"mending one of them alone brings at most {one * 1e-6:.2f} ms")
+        return Claim(ranks=ranks, gain_ns=verdict.gain_ns(ranks), evidence=evidence, place="; ".join(places))
 
     return check
+
+
+def _shares(shares: dict[str, float]) -> str:
+    """Say how much of the lateness each cause explains, the largest first."""
+    listed = sorted(((share, name) for name, share in shares.items() if share >= _SMALLEST), reverse=True)
+    return ", ".join(f"{name.replace('_', ' ')} {share:.0%}" for share, name in listed)
 
 
 def _with_cores(claim: Claim, facts: Facts, limits: Limits) -> Claim:
@@ -91,6 +99,7 @@ def _late(cause: str, says: str, advice: Advice, part: Part | None = None, profi
     return Rule(
         id=f"straggler_{cause}",
         says=says,
+        seen_in="late rank",
         based_on="the verdict (docs/metrics.md)",
         check=_straggler(cause),
         advice=advice,
@@ -144,7 +153,7 @@ RULES = (
     _late(
         "mixed",
         "ranks are late, and no cause explains most of it",
-        Advice("the late ranks have several causes: see the shares"),
+        Advice("late ranks are late for several reasons"),
     ),
     _late(
         UNEXPLAINED,

@@ -58,11 +58,12 @@ RULES = (
     Rule(
         id="data_stall",
         says="the device waits for batches",
+        seen_in="data_stall",
         based_on="data stall of the step; how much of the wait is the loader's own CPU time, and how many cores are "
         "available for workers",
         check=_data_stall,
         advice=Advice(
-            "the device waits for batches: more loader workers, a larger data.prefetch_factor, or cheaper decoding",
+            "the device waits for batches: more loader workers, a larger prefetch_factor, or cheaper decoding",
             (f"num_workers={WORKERS}",),
         ),
         variants={
@@ -73,7 +74,7 @@ RULES = (
             ),
             "idle": Advice(
                 "the device waits for batches, and the loader for something else (its storage, its workers): more "
-                "workers, a larger data.prefetch_factor, faster storage",
+                "workers, a larger prefetch_factor, faster storage",
                 (f"num_workers={WORKERS}",),
             ),
             "full": Advice(
@@ -91,6 +92,7 @@ RULES = (
     Rule(
         id="first_batch",
         says="the loader starts again in every epoch",
+        seen_in="data_stall",
         based_on="data waits of more than ten times the median, after the first step",
         counts_steps=True,
         check=_first_batch,

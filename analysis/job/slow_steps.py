@@ -2,6 +2,7 @@
 
 Input: the plain `Window`. Output: `SlowSteps`, None if no step is slow. A step is slow if the job's step (the median
 over ranks) is more than `slow_step` times the usual step, which is the median, and far outside of what steps vary by.
+The same of one rank's own time makes a step slow too: where ranks wait for cores, the job's steps vary by more.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import estimate_ms
-from rankscope.analysis.job.variation import fence, waited_for_core
+from rankscope.analysis.job.variation import fence, own_time, waited_for_core
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf import PassDir
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
@@ -49,18 +50,17 @@ def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[s
         return None
     usual = float(np.median(job[counted]))
     slow = job > max(limits.slow_step * usual, fence(job[counted]))
+    slow |= (job > usual) & _slow_on_one_rank(window, usual, limits)
     slow &= job - usual >= _OF_SLOWEST * float((job - usual)[counted].max())
     if not (slow & counted).any() or (slow & counted).sum() * 2 > counted.sum():
         return None
     lost = float((job[slow & counted] - usual).sum()) / float(counted.sum())
     mean = float(job[counted].mean())
 
-    first = slow & ~np.concatenate([[False], slow[:-1]])
-    events = [window.steps[row] for row in np.flatnonzero(first & counted)]
-    before = [window.steps[row] for row in np.flatnonzero(first & ~counted)]
+    events, before = (_firsts(window, slow & chosen) for chosen in (counted, ~counted))
     at_fault, place = _at_fault(window, slow & counted)
     ranks = [window.ranks[row] for row in at_fault]
-    took = usual + (job - usual)[slow & counted].sum() / max(1, len(events))
+    took = usual + (job - usual)[slow & counted].sum() / len(events)
     return SlowSteps(
         steps=events,
         ranks=ranks or window.ranks,
@@ -75,6 +75,21 @@ def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[s
         core_wait_share=_core_wait_share(window, job - usual, slow & counted),
         where=_where(stacks, ranks or window.ranks, {step + after for step in events for after in (0, 1)}),
     )
+
+
+def _slow_on_one_rank(window: Window, usual: float, limits: Limits) -> Column:
+    """Return by step whether a rank's own time is far longer than usual, by at least as much as a slow step is."""
+    own = own_time(window)
+    found = np.zeros(len(window.steps), bool)
+    for times in own:
+        known = times[window.counted]
+        found |= (times > fence(known)) & (times - np.median(known) >= (limits.slow_step - 1) * usual)
+    return found
+
+
+def _firsts(window: Window, slow: Column) -> list[int]:
+    """Return the steps at which slow steps begin; several in a row are one event."""
+    return [window.steps[row] for row in np.flatnonzero(slow & ~np.concatenate([[False], slow[:-1]]))]
 
 
 def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:

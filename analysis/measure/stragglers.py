@@ -139,17 +139,21 @@ def _late_in_step(
     amounts = late["lateness_ns"]
     counts = amounts >= max(least, limits.late_share * int(amounts[0]))
     late_ranks = set(late["rank"][counts].tolist())
-    found = []
+    found, held_up = [], []
     for row in np.flatnonzero(counts).tolist():
         at, amount = int(late["row"][row]), int(amounts[row])
         if row and explain.held_up(at, late_ranks, steps, least):
+            held_up.append(int(late["rank"][row]))
             continue
         onset = _onset(calls, at)
         excess = explain(onset)
         cause, _ = cause_of(excess, limits.cause_share, int(calls["lateness_ns"][onset]))
         step, rank = int(late["step"][row]), int(late["rank"][row])
         found.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause))
-    rest = int(amounts[~counts].max(initial=0))
+    # Those that are held up may be later than the others by themselves, at the collective of the latest rank.
+    latest = (calls["call"] == calls["call"][late["row"][0]]) & np.isin(calls["rank"], held_up)
+    by_themselves = int(calls["lateness_ns"][latest].max(initial=0))
+    rest = max(int(amounts[~counts].max(initial=0)), by_themselves)
     return [msgspec.structs.replace(item, others_ns=rest) for item in found]
 
 

@@ -11,9 +11,11 @@ from rankscope.analysis.core.collective_kinds import (
     collective_kind,
     has_shapes,
     is_communication,
+    is_of_collective,
     launches_collective,
 )
-from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
+from rankscope.analysis.core.kernel_families import family
+from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL, MEMCPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.read.rank_trace import COLLECTIVE_COLUMNS, end_of
 
@@ -26,7 +28,8 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
     The record is found by its External id, otherwise as the innermost one around the launch call.
     """
     is_comm = table.where("name", is_communication)
-    bare = np.flatnonzero(is_comm & (table["collective"] < 0))
+    inside = _launched_inside(table, host, is_comm)
+    bare = np.flatnonzero((is_comm | (inside >= 0)) & (table["collective"] < 0))
     described = _launching_record(table, bare, host, host["collective"] >= 0)
     columns = {name: table[name].copy() for name in (*COLLECTIVE_COLUMNS, "described")}
     found = described >= 0
@@ -37,8 +40,62 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
     named = host.where("name", launches_collective)
     annotation = _launching_record(table, bare, host, named)
     hint = np.full(len(table), -1, np.int32)
+    annotation = np.where(annotation >= 0, annotation, inside[bare])
     hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
-    return Table({**table.columns, **columns, "hint": hint}, {**table.words, "hint": host.words["name"]})
+    added = {"hint": hint, "inside": inside}
+    return Table({**table.columns, **columns, **added}, {**table.words, "hint": host.words["name"]})
+
+
+def _launched_inside(table: Table, host: Table, is_comm: Column) -> Column:
+    """Return for each record that is part of a collective, whatever its name, the host record of that collective.
+
+    -1 for all others. A collective's own record launches its work directly: a copy engine's gather is a memcpy, and
+    inference engines have kernels of their own. Work that an operator inside it launches (`aten::copy_`, which flattens
+    tensors) is not the collective. Operators of symmetric memory copy with such operators, so their copies count.
+    """
+    result = np.full(len(table), -1)
+    records = np.flatnonzero(host.where("name", is_of_collective))
+    symmetric = np.flatnonzero(host.where("name", _is_symmetric))
+    if not len(records) and not len(symmetric):
+        return result
+    copies = table["activity"] == MEMCPY
+    unknown = (table["activity"] == KERNEL) & ~is_comm & table.where("name", _says_nothing)
+    rows = np.flatnonzero((copies | unknown) & (table["launch_start"] != UNKNOWN))
+    times, threads = table["launch_start"][rows], table["launch_thread"][rows]
+    around = _innermost(times, threads, host, records)
+    rows, times, threads, around = (part[around >= 0] for part in (rows, times, threads, around))
+    if len(rows):
+        operators = np.flatnonzero((host["annotation"] == 0) & np.isin(host["thread"], np.unique(threads)))
+        innermost = _innermost(times, threads, host, np.union1d(operators, records))
+        direct = np.isin(innermost, records)
+        result[rows[direct]] = around[direct]
+    mine = np.flatnonzero(copies & (table["launch_start"] != UNKNOWN) & (result < 0))
+    result[mine] = _innermost(table["launch_start"][mine], table["launch_thread"][mine], host, symmetric)
+    return result
+
+
+def with_scope(table: Table, host: Table) -> Table:
+    """Add `scope`: the annotation of sharded data parallelism in which a collective was launched, with its layer."""
+    scope: Column = np.full(len(table), -1)
+    if "launch_thread" in table.columns:
+        sources = np.flatnonzero(host.where("name", _is_scope))
+        scope = _innermost(table["launch_start"], table["launch_thread"], host, sources)
+    codes, words = encode([None if at < 0 else host.words["name"][host["name"][at]] for at in scope.tolist()])
+    return Table({**table.columns, "scope": codes}, {**table.words, "scope": words})
+
+
+def _is_scope(name: str) -> bool:
+    """Return whether an annotation is one of FSDP2 (`FSDP::all_gather (layers.0)`) or FSDP1."""
+    return name.startswith(("FSDP::", "FullyShardedDataParallel."))
+
+
+def _says_nothing(name: str) -> bool:
+    return family(name) is None
+
+
+def _is_symmetric(name: str) -> bool:
+    """Return whether a record is an operator of torch's symmetric memory that is one collective."""
+    return name.startswith("symm_mem::") and collective_kind(name) != UNKNOWN_KIND
 
 
 def _fill_sizes(columns: dict[str, Column], table: Table, bare: Column, host: Table) -> None:
@@ -71,6 +128,8 @@ def _launching_record(table: Table, rows: Column, host: Table, chosen: Column) -
 
 def _innermost(times: Column, threads: Column, host: Table, sources: Column) -> Column:
     """Return the innermost of `sources` around each time on its thread, -1 if there is none."""
+    if not len(sources) or not len(times):
+        return np.full(len(times), -1)
     sources = sources[np.argsort(host["start"][sources], kind="stable")]
     start, end, thread = host["start"][sources], end_of(host)[sources], host["thread"][sources]
     result = np.full(len(times), -1)
@@ -86,8 +145,9 @@ def classify(table: Table) -> tuple[Column, list[str], Column]:
     """Return (collective kind as codes, the words of the codes, role) of each record."""
     is_comm = table.where("name", is_communication)
     kernel = table["activity"] == KERNEL
-    comm = kernel & (is_comm | (table["collective"] >= 0))
-    role = np.where(kernel, np.where(comm, COMMUNICATION, COMPUTE), COPY)
+    own = (kernel | (table["activity"] == MEMCPY)) & ((table["collective"] >= 0) | (table["inside"] >= 0))
+    comm = (kernel & is_comm) | own
+    role = np.where(comm, COMMUNICATION, np.where(kernel, COMPUTE, COPY))
     kinds: list[str | None] = [None] * len(table)
     lookup: dict[tuple[int, int, int], str] = {}
     hints = table["hint"]

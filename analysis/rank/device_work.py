@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rankscope.analysis.core.intervals import Intervals, union
+from rankscope.analysis.core.kernel_families import family
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.classify import classify, with_cpu_metadata
@@ -17,6 +18,8 @@ from rankscope.analysis.rank.steps import device_windows, step_of_device_work
 from rankscope.analysis.read.rank_trace import RankTrace, end_of, launch_of
 
 MAX_DURATION = 7 * 86400 * 10**9  # ns
+_COMMUNICATES = 0.5  # share of a stream's time from which it is one of communication
+_NOTED = 0.02  # of the time of communication
 MOST_DEVICES = 64  # of one process; no host has more
 CLOCK_NOISE = 1_000_000  # ns by which a kernel may seem to start before its own launch
 Note = Callable[..., None]
@@ -80,6 +83,28 @@ def other_devices(tables: list[Table], steps: Table, covered: tuple[Column, Colu
         for table in tables
         if len(table)
     ]
+
+
+def note_unnamed(table: Table, note: Note) -> None:
+    """Report compute kernels whose names say nothing on a stream that otherwise communicates: are they collectives?"""
+    took = table["end"] - table["start"]
+    streams, at = np.unique(table["stream"], return_inverse=True)
+    comm = np.bincount(at.ravel(), took * (table["role"] == COMMUNICATION), len(streams))
+    whole = np.bincount(at.ravel(), took * 1.0, len(streams))
+    busy = (comm > _COMMUNICATES * whole) & (comm > 0)
+    if not busy.any():
+        return
+    rows = np.flatnonzero(busy[at.ravel()] & (table["role"] == COMPUTE))
+    rows = rows[[family(table.words["name"][code]) is None for code in table["name"][rows].tolist()]]
+    if not len(rows) or took[rows].sum() < _NOTED * comm[busy].sum():
+        return
+    sums = np.bincount(table["name"][rows], took[rows])
+    names = [table.words["name"][code][:80] for code in np.argsort(-sums)[:3].tolist() if sums[code] > 0]
+    text = (
+        f"{len(rows)} kernels on a stream of communication have names that say nothing ({took[rows].sum() * 1e-6:.2f} "
+        f"ms): they count as compute: {', '.join(names)}"
+    )
+    note("unnamed_kernels", text, count=len(rows), names=names)
 
 
 def of_role(table: Table, role: int) -> Intervals:

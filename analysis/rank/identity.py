@@ -7,7 +7,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
+from rankscope.analysis.core.collective_kinds import KINDS
 from rankscope.analysis.core.notices import AnalysisError, Level, Notice
 from rankscope.analysis.rank import workers as ranks
 from rankscope.analysis.rank.rank_data import RankData
@@ -107,13 +109,22 @@ def _rank_of(outcome: Outcome, *, alone: bool) -> tuple[int, Notice | None]:
     raise AnalysisError(text, [Notice(kind="rank_unknown", level="error", file=file, message=text)])
 
 
-def world_size_of(data: Sequence[RankData], recorded: int | None) -> int:
-    """Return the number of ranks of the job: as stated, or implied by groups and by the ranks that are present."""
+def world_size_of(data: Sequence[RankData], recorded: int | None) -> tuple[int, bool]:
+    """Return the number of ranks of the job, and whether it is stated; otherwise the job has at least so many.
+
+    They are implied by groups, by the ranks that are present, and by collectives on a device: one rank runs none.
+    """
     stated = [item.world_size for item in data if item.world_size] + [recorded or 0]
     if max(stated) > 0:
-        return max(*stated, max(item.rank for item in data) + 1)
+        return max(*stated, max(item.rank for item in data) + 1), True
     members = [rank for item in data for word in item.comms.words.get("group_ranks", []) for rank in _ranks_in(word)]
-    return max([item.rank for item in data] + members) + 1
+    return max([item.rank for item in data] + members + [1] * any(map(_has_partners, data))) + 1, False
+
+
+def _has_partners(data: RankData) -> bool:
+    kinds = data.comms.words.get("kind", [])
+    of_several = [number for number, kind in enumerate(kinds) if kind in KINDS and KINDS[kind].synchronising]
+    return data.mode == "device" and bool(np.isin(data.comms["kind"], of_several).any())
 
 
 def _ranks_in(listed: str) -> list[int]:
@@ -124,19 +135,20 @@ def _ranks_in(listed: str) -> list[int]:
     return [rank for rank in ranks if rank_number(rank) is not None]
 
 
-def missing_notices(missing: Sequence[int], world_size: int, damaged: set[int]) -> list[Notice]:
+def missing_notices(missing: Sequence[int], world_size: int, damaged: set[int], *, stated: bool) -> list[Notice]:
     """Return notices for ranks without a file. Ranks with a damaged file already have a notice."""
+    size = f"{'' if stated else 'at least '}{world_size}"
     gone = [rank for rank in missing if rank not in damaged]
     why = "waits, transfers and the verdict need every rank"
     if len(gone) > _NAMED_ONE_BY_ONE:
-        text = f"{len(gone)} of {world_size} ranks have no trace ({gone[0]} to {gone[-1]}); {why}"
+        text = f"{len(gone)} of {size} ranks have no trace ({gone[0]} to {gone[-1]}); {why}"
         return [Notice(kind="missing_rank", level="partial", message=text, details={"ranks": gone})]
     return [
         Notice(
             kind="missing_rank",
             level="partial",
             rank=rank,
-            message=f"rank {rank} of {world_size} has no trace; {why}",
+            message=f"rank {rank} of {size} has no trace; {why}",
         )
         for rank in gone
     ]

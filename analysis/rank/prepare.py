@@ -19,12 +19,14 @@ from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import sm_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.activity import activity
+from rankscope.analysis.rank.classify import with_scope
 from rankscope.analysis.rank.device_model import model_of
 from rankscope.analysis.rank.device_work import (
     MAX_DURATION,
     Note,
     covered_launches,
     device_tables,
+    note_unnamed,
     of_role,
     other_devices,
 )
@@ -77,6 +79,7 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         tables = device_tables(trace, launches, steps, note)
         covered = covered_launches(steps, tables, launches, note)
         _note_gloo(trace.host, note)
+        note_unnamed(tables[0], note)
         kernels, others = tables[0], other_devices(tables[1:], steps, covered, waits)
     else:
         kernels = _host_work(trace, steps, note)
@@ -97,13 +100,14 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         world_size=trace.world_size,
         backend=trace.backend,
         groups=trace.groups,
+        descriptions=trace.descriptions | _descriptions(trace.host) | _descriptions(trace.device),
         host_id=trace.host_id,
         probes=trace.probes,
         complete=trace.complete,
         source=trace.source,
         sees_communication=trace.sees_communication,
         steps=windows,
-        comms=_comms(kernels),
+        comms=_comms(kernels, trace.host),
         kernels=kernels,
         compute=of_role(kernels, COMPUTE),
         copies=of_role(kernels, COPY),
@@ -173,7 +177,8 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     compute = known & ~excluded & (host["annotation"] == 0) & ~np.isin(host["thread"], host["thread"][comm])
     if comm.any():
         backend = trace.backend or words[int(host["name"][comm][0])].partition(":")[0]
-        note("cpu_collectives", f"{backend}: collectives on the CPU, with the time queued inside them", backend=backend)
+        text = f"{backend} moves data on the CPU, and its times include those in its queue: transfers are rough"
+        note("cpu_collectives", text, backend=backend)
     rows = np.flatnonzero(comm | compute)
     table = host.take(rows).with_columns(role=np.where(comm[rows], COMMUNICATION, COMPUTE))
     kinds = [collective_kind(w) if c else None for w, c in zip(table.texts("name"), comm[rows], strict=True)]
@@ -190,15 +195,37 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
 # --- for both ------------------------------------------------------------------------------------------------
 
 
-def _comms(kernels: Table) -> Table:
+def _comms(kernels: Table, host: Table) -> Table:
     """Return the communication records in the order of the calls, which is the same on all ranks of a group."""
-    table = kernels.take(kernels["role"] == COMMUNICATION)
+    table = with_scope(_joined(kernels.take(kernels["role"] == COMMUNICATION)), host)
     table = table.take(np.lexsort([table["start"], _call_order(table)]))
     payload = _payload(table)
     return Table(
         {name: np.asarray(table[name]) if name != "bytes" else payload for name in COMM_COLUMNS},
         {name: words for name, words in table.words.items() if name in COMM_COLUMNS},
     )
+
+
+def _joined(table: Table) -> Table:
+    """Join the records that one collective launched (a copy for each peer) to one, from the first start on."""
+    if "inside" not in table.columns or not (table["inside"] >= 0).any():
+        return table
+    _, first, group = np.unique(
+        np.where(table["inside"] >= 0, table["inside"], -2 - np.arange(len(table))),
+        return_index=True,
+        return_inverse=True,
+    )
+    start, end = table["start"][first].copy(), table["end"][first].copy()
+    np.minimum.at(start, group.ravel(), table["start"])
+    np.maximum.at(end, group.ravel(), table["end"])
+    return table.take(first).with_columns(start=start, end=end)
+
+
+def _descriptions(table: Table) -> dict[str, str]:
+    """Return what the records of collectives call their process groups."""
+    rows = np.flatnonzero((table["group"] >= 0) & (table["group_desc"] >= 0))
+    pairs = np.unique(np.stack([table["group"][rows], table["group_desc"][rows]], axis=1), axis=0)
+    return {table.words["group"][group]: table.words["group_desc"][text] for group, text in pairs.tolist()}
 
 
 def _call_order(table: Table) -> Column:

@@ -15,6 +15,8 @@ from rankscope.conf.columns_file import json_of, read_columns
 from rankscope.conf.contract import COUNTED, STEP_COLUMNS
 from rankscope.conf.run_dir import PassDir, RankDir
 
+_OTHERS = ("host_ahead", "gpu_clock_mhz", "gpu_power_w", "gpu_temperature_c")
+
 
 class PassSteps(msgspec.Struct, frozen=True, kw_only=True):
     """The counted steps of one pass: rank -> column -> values (ns; NaN where null)."""
@@ -100,7 +102,7 @@ def read_pass(pass_dir: PassDir, phase: str | None) -> PassSteps | None:
         chosen = np.ones(len(phases), bool) if phase is None else phases == phase
         numbers[rank_dir.rank] = table["step"].to_numpy()[chosen]
         counted[rank_dir.rank] = np.isin(phases[chosen], COUNTED)
-        columns = [name for name in table.column_names if name.endswith("_ns") or name == "host_ahead"]
+        columns = [name for name in table.column_names if name.endswith("_ns") or name in _OTHERS]
         ranks[rank_dir.rank] = {name: table[name].cast(pa.float64(), safe=False).to_numpy()[chosen] for name in columns}
     ranks = {rank: columns for rank, columns in ranks.items() if len(columns.get("host_ns", ()))}
     return PassSteps(ranks=ranks, info=info, numbers=numbers, counted=counted) if ranks else None

@@ -18,13 +18,15 @@ DEVICE_COLUMNS = (
     "occupancy",  # estimated from a kernel's launch (%); 0 if the profiler could not estimate it
     "sm_share",  # share of the SMs that a kernel's blocks can use (sm_share.WHOLE = all); 0 as above
 )  # fmt: skip
-COLLECTIVE_COLUMNS = ("collective", "in_nelems", "out_nelems", "group_size", "dtype", "group", "group_ranks", "seq")
+COLLECTIVE_COLUMNS = (
+    "collective", "in_nelems", "out_nelems", "group_size", "dtype", "group", "group_ranks", "group_desc", "seq",
+)  # fmt: skip
 LAUNCH_COLUMNS = ("start", "duration", "name", "thread", "correlation")
 HOST_COLUMNS = ("start", "duration", "name", "thread", "external_id", "annotation", *COLLECTIVE_COLUMNS)
 
 # Runtime calls (`start`, `thread`) -> the Python function around each call.
 Where = Callable[[Table], list[str | None]]
-CODED = frozenset({"name", "collective", "dtype", "group", "group_ranks", "thread"})
+CODED = frozenset({"name", "collective", "dtype", "group", "group_ranks", "group_desc", "thread"})
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +49,7 @@ class RankTrace(msgspec.Struct, kw_only=True):
     world_size: int | None = None
     backend: str | None = None
     groups: dict[str, Sequence[int]] = {}  # process group -> global ranks, if the file lists them
+    descriptions: dict[str, str] = {}  # process group -> what the job calls it (`pg_desc`), if the file says it
     host_id: str | None = None  # ranks with the same host_id share a clock; None: unknown
     probes: list[Probe] = []  # of this clock against rank 0's
     # False: collectives are invisible to this recorder; an empty table means unknown, not zero.

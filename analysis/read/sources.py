@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from rankscope.analysis.core.notices import AnalysisError, Notice
+from rankscope.analysis.core.notices import AnalysisError, Level, Notice
 from rankscope.analysis.read.pass_steps import read_pass
 from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.analysis.read.rank_trace import Probe, rank_number
 from rankscope.conf import RunDir, RunDirError
-from rankscope.conf.contract import PASSES
+from rankscope.conf.contract import NO_COLLECTIVES, NO_RECORDER, PASSES
 from rankscope.conf.files import open_regular
 from rankscope.conf.plain_text import path_text
 from rankscope.conf.run_dir import PassDir, RankDir
@@ -109,7 +109,9 @@ def recording_notices(run_dir: RunDir) -> list[Notice]:
             if step_is is not None:
                 said.setdefault(step_is, Notice(kind="what_a_step_is", level="info", message=step_is))
             for text in notes or []:
-                notice = Notice(kind="recording", rank=rank_dir.rank, message=f"{pass_dir.name} pass: {text}")
+                level: Level = "info" if str(text).endswith((NO_COLLECTIVES, NO_RECORDER)) else "warning"
+                message = f"{pass_dir.name} pass: {text}"
+                notice = Notice(kind="recording", level=level, rank=rank_dir.rank, message=message)
                 said.setdefault(str(text), notice)
     return list(said.values())
 

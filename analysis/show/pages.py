@@ -1,10 +1,13 @@
 """The templates of reports and pages, with their filters. HTML templates escape every name from a file."""
 
+import base64
 import functools
+import gzip
 from importlib.resources import files
 from typing import Any
 
 import jinja2
+import msgspec
 
 from rankscope.analysis.show.words import advice_of, byte_size, slowdowns
 from rankscope.conf.plain_text import markdown, visible
@@ -14,8 +17,21 @@ def text_of(name: str) -> str:
     return files("rankscope.analysis.show").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
+def packed(data: Any) -> str:
+    """Return plain values as text for a page: JSON, gzipped, in base64. `unpack` of base.js reads it."""
+    return base64.b64encode(gzip.compress(msgspec.json.encode(data), 6, mtime=0)).decode()
+
+
 class AsIs(str):
     """Text for a place in Markdown where tags and columns mean nothing."""
+
+
+def middle(name: str, most: int = 72) -> str:
+    """Cut a long name in the middle: kernels differ at both ends."""
+    if len(name) <= most:
+        return name
+    head = (most - 1) * 2 // 3
+    return f"{name[:head]}…{name[head + 1 - most :]}"
 
 
 def _visible(value: Any) -> Any:
@@ -45,12 +61,18 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
         "ms": number("{:.2f}"),
         "unit": lambda value, unit: number("{:.1%}" if unit == "share" else "{:.2f}")(value),
         "one": number("{:.1f}"),
+        "four": number("{:.4g}"),
+        "change": lambda ratio: (
+            unknown if ratio is None else f"{ratio - 1:+.1%}" if ratio < 10 else f"{ratio:.0f} times"
+        ),
         "whole": number("{:.0f}"),
         "percent": number("{:.1%}"),
         "whole_percent": number("{:.0%}", "-"),
         "percents": lambda value: "" if value is None else f" ({value[0]:.1%} to {value[1]:.1%})",
         "interval": lambda value: "" if value is None else f" ({value[0]:.2f} to {value[1]:.2f})",
         "times": number("x {:.2f}"),
+        "file": text_of,
+        "middle": middle,
         "size": lambda value: unknown if value is None else byte_size(value),
         "or_dash": number("{}"),
         "slowdowns": slowdowns,

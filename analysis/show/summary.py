@@ -16,10 +16,12 @@ from rankscope.analysis.core.table import UNKNOWN
 from rankscope.analysis.core.units import known_of, mean_of, median_of, ms, us
 from rankscope.analysis.measure import devices, hosts
 from rankscope.analysis.measure.breakdown import PARTS, totals
+from rankscope.analysis.measure.dimensions import dimensions, names_by_group, sharded_layers
 from rankscope.analysis.measure.loader import loader_waits
 from rankscope.analysis.measure.memory import memory_of
 from rankscope.analysis.measure.step_metrics import summarise_rank
 from rankscope.analysis.result import Analysis
+from rankscope.analysis.show.report.job import what_was_run
 from rankscope.analysis.show.summary_schema import (
     AlignmentSummary,
     CollectiveSummary,
@@ -46,6 +48,7 @@ def summary_of(analysis: Analysis) -> Summary:
     """Return the typed summary of a recording, or of a run without a traced pass."""
     return Summary(
         status=_status(analysis),
+        run={name.lower(): text for name, text in what_was_run(analysis, {"world_size": analysis.world_size})},
         source=analysis.ranks[0].source if analysis.ranks else None,
         pass_name=analysis.pass_name,
         warnings=[notice.as_dict() for notice in analysis.notices],
@@ -59,6 +62,8 @@ def summary_of(analysis: Analysis) -> Summary:
         devices=devices.rows(analysis.ranks, analysis.steps_analysed),
         hosts=_hosts(analysis),
         collectives=_collectives(analysis),
+        dimensions=dimensions(analysis),
+        sharded_layers=sharded_layers(analysis),
         stragglers=_stragglers(analysis),
         loader=loader_waits(analysis.ranks),
         memory=[] if analysis.run_dir is None else memory_of(analysis.run_dir),
@@ -152,7 +157,7 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
     keys = np.stack([calls["group_id"], calls["kind"], calls["bytes"]], axis=1).astype(np.int64)
     found, index = np.unique(keys, axis=0, return_inverse=True)
     places = group_by.positions(index.ravel())
-    rows = []
+    rows, named = [], names_by_group(analysis)
     for number, (group, kind, size) in enumerate(found.tolist()):
         own = calls.take(places[number])
         name = calls.words["kind"][kind] if kind >= 0 else UNKNOWN_KIND
@@ -164,6 +169,7 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
         rows.append(
             CollectiveSummary(
                 group=group_name(calls.words["group_id"][group]),
+                dimension=named[group],
                 kind=name,
                 bytes=None if size == UNKNOWN else size,
                 count=len(np.unique(matched["call"])) + int((~own["matched"]).sum()),

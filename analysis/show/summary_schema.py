@@ -12,6 +12,7 @@ import msgspec
 from rankscope.analysis.explain.finding import Finding
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.breakdown import PARTS
+from rankscope.analysis.measure.dimensions import Dimension, ShardedLayer
 from rankscope.analysis.measure.step_metrics import STEP_METRICS
 from rankscope.analysis.measure.stragglers import VerdictName
 from rankscope.analysis.verify.plain_pass import Throughput
@@ -51,6 +52,7 @@ class CollectiveSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The calls of one group, kind and size."""
 
     group: str | None
+    dimension: str
     kind: str
     bytes: int | None
     count: int
@@ -119,6 +121,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA
     status: Literal["ok", "ok_with_warnings", "partial"]
+    run: dict[str, str]  # what was run, as far as the recording says it: job, batch, ranks, arithmetic, versions, ...
     source: str | None  # kineto | nsys; null: nothing was traced
     pass_name: str | None = msgspec.field(name="pass")
     warnings: list[dict[str, Any]]
@@ -132,6 +135,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     devices: list[dict[str, Any]]  # further devices of processes that drive several: measure/devices.py
     hosts: list[dict[str, Any]]
     collectives: list[CollectiveSummary]
+    dimensions: list[Dimension]
+    sharded_layers: list[ShardedLayer]
     stragglers: StragglerSummary
     loader: list[dict[str, Any]]
     memory: list[dict[str, Any]]

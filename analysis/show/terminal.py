@@ -1,6 +1,6 @@
 """Prints the summary in a terminal of 80 columns or more. Input: `summary.json`. Output: rich renderables."""
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -9,15 +9,22 @@ from rankscope.analysis.core.json import Json
 from rankscope.analysis.show.words import (
     advice_of,
     byte_size,
+    clock_words,
     device_words,
+    gain_words,
     memory_words,
     per_words,
+    ranks_words,
+    rare_words,
     rate_words,
+    recorded_words,
+    run_words,
     slow_words,
     slowdowns,
     unsplit_words,
     verdict_sentence,
     warning_lines,
+    worth_dimensions,
 )
 
 _PARTS = (
@@ -28,16 +35,34 @@ _PARTS = (
     ("data_stall", "data stall"),
     ("host_gap", "host gap"),
 )
+_SEVERITY = {"high": "bold red", "medium": "yellow"}
 _WITNESSES = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
+_TABLE_WIDTH = 80
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
 
 
-def show(summary: Json, console: Console) -> None:
-    """Print the summary; for a run without traces only the verdict, throughput, findings and warnings."""
+class _Whole:
+    """A table that a narrow terminal does not shorten: it may break a line, but every number can be read."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self._table, options.update(width=max(_TABLE_WIDTH, options.max_width)))
+
+
+def show(summary: Json, console: Console, *, brief: bool = False) -> None:
+    """Print the summary; `brief`: only the verdict and the findings, in a line each.
+
+    For a run without traces it has only the verdict, throughput, findings and warnings.
+    """
+    if brief:
+        console.print(Group(_headline(summary), *_brief_findings(summary)))
+        return
     untraced = summary["source"] is None
     parts = [_headline(summary), _findings(summary), _warnings(summary)] if untraced else _parts(summary)
-    console.print(Group(*[part for part in parts if part is not None]))
+    console.print(Group(*[part for part in parts if part is not None]), crop=False)
 
 
 def _parts(summary: Json) -> list[RenderableType | None]:
@@ -46,12 +71,25 @@ def _parts(summary: Json) -> list[RenderableType | None]:
         _hosts(summary),
         _breakdown(summary),
         _devices(summary),
+        _dimensions(summary),
         _collectives(summary),
         _agreement(summary),
         _findings(summary),
         _quality(summary),
         _warnings(summary),
     ]
+
+
+def _brief_findings(summary: Json) -> list[RenderableType]:
+    """Return a line for each finding above low, the costliest first."""
+    found = [item for item in summary["findings"] if item["severity"] != "low"]
+    if not found:
+        return [Text("Findings above low: none.")]
+    lines = []
+    for item in found:
+        who, gain = ranks_words(item["ranks"], summary["world_size"]), gain_words(item, per_words(summary))
+        lines.append(Text(f"Finding: {item['id'].replace('_', ' ')} ({item['severity']}), {who}{gain}."))
+    return list(lines)
 
 
 def _hosts(summary: Json) -> RenderableType | None:
@@ -68,25 +106,22 @@ def _hosts(summary: Json) -> RenderableType | None:
         steps = f"{row['steps_late']} of {row['steps_judged']}"
         table.add_row(row["host"], str(len(row["ranks"])), *times, late, steps, style="bold" if row["late"] else "")
     more = len(found) - _SHOWN_RANKS
-    return Group(table, Text(f"and {more} more hosts", "dim")) if more > 0 else table
+    return Group(_Whole(table), Text(f"and {more} more hosts", "dim")) if more > 0 else _Whole(table)
 
 
 def _headline(summary: Json) -> RenderableType:
-    steps = summary["steps"]
-    ranks = summary["world_size"]
-    text = Text()
-    count = "not traced" if summary["source"] is None else f"{len(steps)} analysed step{'s' if len(steps) != 1 else ''}"
-    text.append(f"{ranks} rank{'s' if ranks > 1 else ''}, {count}")
-    if steps:
-        text.append(f" ({steps[0]} to {steps[-1]})" if len(steps) > 1 else f" ({steps[0]})")
-    text.append(f", status {summary['status']}\n", "bold" if summary["status"] == "ok" else "bold yellow")
-    text.append(verdict_sentence(summary), "bold")
+    """Say what was run, which rank is late, and how fast the job is."""
+    run, recorded = run_words(summary), recorded_words(summary)
+    text = Text(f"{run}\n" if run else "")
+    text.append(recorded, "" if summary["status"] == "ok" else "yellow")
+    text.append(f"\n\n{verdict_sentence(summary)}", "bold")
     slow = slow_words(summary)
     text.append(f"\n{slow}" if slow else "", "bold")
-    rate = summary["throughput"]
+    rare = rare_words(summary)
+    text.append(f"\n{rare}" if rare else "")
+    rate = rate_words(summary)
     if rate:
-        text.append(f"\n{rate_words(rate)}")
-        text.append("".join(f"; {said}" for said in slowdowns(summary)))
+        text.append("\n" + "; ".join([rate, *slowdowns(summary)]))
     for words in (device_words(summary["per_rank"]), memory_words(summary["memory"])):
         text.append(f"\n{words}" if words else "")
     return text
@@ -108,9 +143,11 @@ def _breakdown(summary: Json) -> RenderableType | None:
         table.add_row(str(row["rank"]), _number(row["step_ms"]), *parts, overlap)
     if len(rows) > _SHOWN_RANKS:
         table.caption = f"{len(rows) - _SHOWN_RANKS} more in summary.json"
-    note = Text("transfer and wait: the exposed parts of communication; '?': unknown, see below", "dim")
+    note = Text("transfer and wait: the exposed parts of communication", "dim")
+    known = all(row["breakdown_ms"][name] is not None for row in rows[:_SHOWN_RANKS] for name, _ in _PARTS)
+    note.append("" if known else "; '?': unknown, see below")
     note.append(unsplit_words(rows[:_SHOWN_RANKS]))
-    return Group(Text(), table, note)
+    return Group(Text(), _Whole(table), note)
 
 
 def _devices(summary: Json) -> RenderableType | None:
@@ -124,7 +161,7 @@ def _devices(summary: Json) -> RenderableType | None:
         table.add_column(title.replace("_", " "), justify="right")
     for row in rows[:_SHOWN_RANKS]:
         table.add_row(str(row["rank"]), str(row["device"]), *(_number(row[f"{name}_ms"]) for name in columns))
-    return Group(Text(), table)
+    return Group(Text(), _Whole(table))
 
 
 def _totals(summary: Json) -> RenderableType:
@@ -135,7 +172,22 @@ def _totals(summary: Json) -> RenderableType:
     for row in summary["totals"][:_SHOWN_RANKS]:
         values = [row[name] for name, _ in columns] + [row["idle_us"], row["span_us"]]
         table.add_row(str(row["rank"]), *(_number(None if value is None else value / 1000) for value in values))
-    return Group(Text(), table)
+    return Group(Text(), _Whole(table))
+
+
+def _dimensions(summary: Json) -> RenderableType | None:
+    """Return the communication by dimension, if the job has more than data parallelism."""
+    rows = summary["dimensions"]
+    if not worth_dimensions(rows):
+        return None
+    table = Table(title="Communication by dimension, ms per step and rank", title_justify="left", box=None)
+    for title in ("dimension", "kinds", "calls", "transfer", "wait", "exposed", "last rank"):
+        table.add_column(title, justify="left" if title in ("dimension", "kinds") else "right")
+    for row in rows[:_SHOWN_COLLECTIVES]:
+        last = "-" if row["last_rank"] is None else f"{row['last_rank']} ({row['last_share']:.0%})"
+        numbers = (_number(row[name]) for name in ("transfer_ms", "wait_ms", "exposed_ms"))
+        table.add_row(row["dimension"], ", ".join(row["kinds"]), f"{row['calls_per_step']:.1f}", *numbers, last)
+    return Group(Text(), _Whole(table), Text("last rank: the one that most often arrives last, and how often", "dim"))
 
 
 def _collectives(summary: Json) -> RenderableType | None:
@@ -153,7 +205,7 @@ def _collectives(summary: Json) -> RenderableType | None:
         table.add_row(row["kind"], group, size, str(row["count"]), *numbers, busbw, str(row["unmatched"] or ""))
     if len(rows) > _SHOWN_COLLECTIVES:
         table.caption = f"{len(rows) - _SHOWN_COLLECTIVES} more in summary.json"
-    return Group(Text(), table)
+    return Group(Text(), _Whole(table))
 
 
 def _agreement(summary: Json) -> RenderableType | None:
@@ -171,37 +223,25 @@ def _agreement(summary: Json) -> RenderableType | None:
     said = [item["verdict"] + ("" if item["rank"] is None else f", rank {item['rank']}") for item in verdicts]
     same = {True: "the same", False: "NOT the same", None: "not comparable"}[found["verdict"]["agree"]]
     table.add_row("late rank", *said, same)
-    return Group(Text(), table)
+    return Group(Text(), _Whole(table))
 
 
 def _findings(summary: Json) -> RenderableType | None:
-    lines, per = [], per_words(summary)
+    """Return the findings, the costliest first: how severe, what, on which ranks, what a fix saves, and the advice."""
+    lines, per, indent = [], per_words(summary), len("medium") + 2
     for finding in summary["findings"]:
-        gain = finding["recoverable_ms"]
-        colour = {"high": "bold red", "medium": "yellow"}.get(finding["severity"], "default")
-        ranks = ", ".join(map(str, finding["ranks"][:8])) + (" ..." if len(finding["ranks"]) > 8 else "")
+        severity = finding["severity"]
         text = Text("  ")
-        text.append(finding["id"], colour)
-        bring = "" if gain is None else f": up to {gain:.2f} ms {per}" if gain >= 0.005 else ": nothing"
-        text.append(f" (rank {ranks}){bring}")
-        lines.append(Group(text, Padding(advice_of(finding), (0, 0, 0, 4))))
+        text.append(f"{severity:<{indent}}", _SEVERITY.get(severity, "default"))
+        text.append(finding["id"], _SEVERITY.get(severity, "bold"))
+        text.append(f" ({ranks_words(finding['ranks'], summary['world_size'])}){gain_words(finding, per)}")
+        lines.append(Group(text, Padding(advice_of(finding), (0, 0, 0, indent + 2))))
     return Group(Text("\nWhat a fix would bring", "italic"), *lines) if lines else None
 
 
 def _quality(summary: Json) -> RenderableType | None:
-    clock = summary["alignment"]
-    if clock["error_bound_us"] is None:
-        return None
-    way = {
-        "shared_clock": "The ranks share a clock",
-        "collective_ends": "Clocks aligned by the ends of collectives",
-        "probes": "Clocks aligned by the recorded clock probes",
-    }
-    bound = clock["error_bound_us"]
-    text = f"\n{way[clock['method']]}; error at most {max(bound, 1):.0f} us"
-    if clock["causality_violations"]:
-        text += f"; {clock['causality_violations']} collectives break causality"
-    return Text(text, "dim")
+    said = clock_words(summary["alignment"])
+    return Text(f"\n{said}", "dim") if said else None
 
 
 def _warnings(summary: Json) -> RenderableType | None:

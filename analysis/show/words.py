@@ -21,12 +21,62 @@ _CAUSE_OF_SEVERAL = {
     "unexplained": "the trace does not show why",
 }
 _NAMED_RANKS = 8
+_NAMED_STEPS = 3
+_INDEPENDENT = "The ranks share no collective, so each trains on its own"
+_OF_MANY_KINDS = ("recording",)  # what ranks noted: each is about something else
 PROFILERS = {
     "timed": "NCCL's timing of collectives",
     "torch": "torch.profiler",
     "light": "its light pass (device only)",
     "nsys": "Nsight Systems",
 }
+
+
+def run_words(summary: Json) -> str:
+    """Say what was run in a line; empty if nothing is known of it."""
+    run, shown = summary["run"], ("job", "traces", "batch", "arithmetic", "ranks", "versions")
+    return "; ".join(f"batch {run[name]}" if name == "batch" else run[name] for name in shown if name in run)
+
+
+def recorded_words(summary: Json) -> str:
+    """Say which steps were traced, and whether something is missing or doubtful."""
+    steps, source = summary["steps"], summary["source"]
+    if source is None:
+        said = "Not traced"
+    elif not steps:
+        said = "No complete step was traced"
+    else:
+        said = f"{len(steps)} traced step{'s' if len(steps) > 1 else ''} analysed ("
+        said += f"{steps[0]} to {steps[-1]})" if len(steps) > 1 else f"{steps[0]})"
+    missing = summary["missing_ranks"]
+    if missing:
+        said += f"; without {ranks_words(missing, len(missing) + 1)}"
+    states = {"partial": "; incomplete: see the warnings", "ok_with_warnings": "; with warnings, below"}
+    return f"{said}{states.get(summary['status'], '')}"
+
+
+def gain_words(finding: Json, per: str) -> str:
+    """Say what a fix would save: ": up to 2.1 ms per step"; nothing of a finding that is no loss of time."""
+    gain = finding["recoverable_ms"]
+    if gain is None:
+        return ": gain unknown"
+    return f": up to {gain:.2f} ms {per}" if gain >= 0.005 else ""
+
+
+def clock_words(clock: Json | None) -> str:
+    """Say how the clocks of the ranks were made one, and how exactly; empty if they were not."""
+    if clock is None or clock["error_bound_us"] is None:
+        return ""
+    way = {
+        "shared_clock": "The ranks share a clock",
+        "collective_ends": "The ranks' clocks were set by the ends of their collectives",
+        "probes": "The ranks' clocks were set by recorded probes",
+    }
+    bound, against = clock["error_bound_us"], clock["causality_violations"]
+    said = f"{way[clock['method']]}; error at most {max(bound, 1):.0f} us"
+    if against:
+        said += f"; {against} collective{'s' if against > 1 else ''} seem to end on one rank before another has begun"
+    return said
 
 
 def verdict_sentence(summary: Json) -> str:
@@ -45,6 +95,8 @@ def verdict_sentence(summary: Json) -> str:
 def _verdict(summary: Json) -> str:
     found = summary["stragglers"]
     rank, late, of = found["rank"], found["steps_late"], found["steps_judged"]
+    if _apart(summary):
+        return f"{_INDEPENDENT}: is the model wrapped in DistributedDataParallel?"
     if found["verdict"] == "undetermined":
         return f"Late rank: undetermined ({found['reason']})."
     where = _where(summary)
@@ -69,10 +121,27 @@ def _verdict(summary: Json) -> str:
     return f"{who} late in {late} of {of} steps{where}, by {found['lateness_ms']:.2f} ms{sure}: {because}.{more}"
 
 
+def _apart(summary: Json) -> bool:
+    """Return whether the ranks share no collective."""
+    return any(warning["kind"] == "independent_ranks" for warning in summary.get("warnings") or [])
+
+
 def _ranks(ranks: list[int]) -> str:
     if len(ranks) <= _NAMED_RANKS:
         return ", ".join(map(str, ranks))
     return f"{', '.join(map(str, ranks[:_NAMED_RANKS]))} and {len(ranks) - _NAMED_RANKS} more"
+
+
+def worth_dimensions(rows: list[Json]) -> bool:
+    """Return whether dimensions say more than that all ranks communicate with one another."""
+    return len(rows) > 1 or bool(rows and rows[0]["dimension"] not in ("all ranks", "dp"))
+
+
+def ranks_words(ranks: list[int], world_size: int) -> str:
+    """Name some ranks of a job: "every rank", "rank 3", "ranks 0, 2"; of many how many there are."""
+    if len(ranks) == world_size and world_size > 1:
+        return "every rank"
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranks(ranks)}"
 
 
 def _where(summary: Json) -> str:
@@ -84,16 +153,27 @@ def _where(summary: Json) -> str:
 
 def slow_words(summary: Json) -> str:
     """Say which steps are far longer than usual, where the time goes, and what it costs; empty if that is little."""
+    costs = any(item["id"] == "slow_steps" for item in summary["findings"])
+    return _slow(summary) if summary["slow_steps"] is not None and costs else ""
+
+
+def rare_words(summary: Json) -> str:
+    """Say the same of steps that cost too little for a finding, if a rank is at fault; otherwise empty."""
     slow = summary["slow_steps"]
-    if slow is None or not any(item["id"] == "slow_steps" for item in summary["findings"]):
-        return ""
-    ranks = "every rank" if not slow["waiting"] else f"rank {', '.join(map(str, slow['ranks']))}"
-    count = len(slow["steps"])
-    often = f"Every {slow['period']} steps" if slow["period"] else f"In {count} step{'s' if count > 1 else ''}"
+    return _slow(summary) if slow is not None and slow["waiting"] and not slow_words(summary) else ""
+
+
+def _slow(summary: Json) -> str:
+    slow, of = summary["slow_steps"], summary["throughput"]
+    count, more = len(slow["steps"]), slow["slow_ms"] - slow["usual_ms"]
+    all_steps = f" of {of['steps']}" if of else ""
+    named = f" ({', '.join(map(str, slow['steps']))})" if count <= _NAMED_STEPS else ""
+    often = f"Every {slow['period']} steps" if slow["period"] else f"In {count}{all_steps} steps{named}"
+    who = ranks_words(slow["ranks"], summary["world_size"])
+    verb = "spend" if len(slow["ranks"]) > 1 and who != "every rank" else "spends"
     place = f", at {slow['where']}" if slow["where"] else ""
-    more = slow["slow_ms"] - slow["usual_ms"]
     cost = f"{slow['lost_ms']:.1f} of {slow['mean_ms']:.1f} ms per step"
-    return f"{often} {ranks} spends {more:.0f} ms more than usual in {slow['place']}{place}: {cost}."
+    return f"{often} {who} {verb} {more:.0f} ms more than usual in {slow['place']}{place}: {cost}."
 
 
 def slow_hosts(summary: Json) -> list[Json]:
@@ -142,13 +222,17 @@ def memory_words(rows: list[Json]) -> str:
     return f"Memory: at most {byte_size(most['peak_bytes'])} allocated{reserved} (rank {most['rank']})"
 
 
-def rate_words(rate: Json) -> str:
-    """Say how fast the plain pass was: samples, steps and their spread, percentiles of latency, MFU."""
+def rate_words(summary: Json) -> str:
+    """Say how fast the job is without a profiler: samples, steps and their spread, percentiles of latency, MFU."""
+    rate = summary["throughput"]
+    if rate is None:
+        return ""
     latency = {name.removesuffix("_ms"): value for name, value in (rate.get("latency") or {}).items()}
     known = ", ".join(f"{name} {value:.2f}" for name, value in latency.items() if value is not None)
     answer = f", latency {known} ms" if known else ""
     mfu = "" if rate["mfu"] is None else f", MFU {rate['mfu']:.1%}"
-    samples = "" if rate["samples_per_s"] is None else f"{rate['samples_per_s']:.1f} samples/s at "
+    added = ", all ranks added up," if _apart(summary) else ""
+    samples = "" if rate["samples_per_s"] is None else f"{rate['samples_per_s']:.1f} samples/s{added} at "
     high = "" if rate["step_ms_p95"] is None else f", p95 {rate['step_ms_p95']:.2f}"
     steps = f"{rate['step_ms_mean']:.2f} ms per step (median {rate['step_ms_p50']:.2f}{high}; plain pass)"
     return f"Throughput {samples}{steps}{answer}{mfu}"
@@ -192,9 +276,12 @@ def advice_of(finding: Json) -> str:
 def warning_lines(summary: Json) -> list[str]:
     """Return one line for each kind of warning: the first of its kind, and how many more there are."""
     kinds: dict[str, list[str]] = {}
+    # A finding says the same with advice, and the verdict that ranks share no collective.
+    elsewhere = {"independent_ranks", *(item["id"] for item in summary["findings"])}
     for warning in summary["warnings"]:
-        if warning["level"] != "info":
-            kinds.setdefault(warning["kind"], []).append(warning["message"])
+        if warning["level"] != "info" and warning["kind"] not in elsewhere:
+            alike = warning["message"] if warning["kind"] in _OF_MANY_KINDS else warning["kind"]
+            kinds.setdefault(alike, []).append(warning["message"])
     return [lines[0] + (f" (and {len(lines) - 1} more like it)" if len(lines) > 1 else "") for lines in kinds.values()]
 
 

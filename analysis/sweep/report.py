@@ -17,6 +17,7 @@ from rankscope.analysis.show import pages
 from rankscope.analysis.sweep import latency
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.scaling import Measured, advice, efficiencies, interval, waterfalls
+from rankscope.analysis.sweep.words import headline
 from rankscope.conf.files import replacing, write_json, write_parquet, write_text
 from rankscope.conf.plain_text import cell
 
@@ -47,10 +48,11 @@ def summarise_sweep(points: Sequence[Point], target: float) -> Json:
     ]
     return {
         "schema": 1,
-        "points": _rows(points),
+        "points": _rows(points, {row.id: row.samples_per_s for row in answers}),
         "efficiency": efficiency,
         "waterfalls": falls,
         "latency": [msgspec.structs.asdict(row) for row in answers],
+        "headline": headline(efficiency, falls),
         "advice": [*advice(trained(points), target), *latency.advice(answers)],
         "warnings": _notices(points, efficiency),
     }
@@ -66,9 +68,13 @@ def latency_rows(points: Sequence[Point]) -> list[latency.Latency]:
     return latency.curves([p.measured for p in points if p.measured and p.config and p.config.mode == "inference"])
 
 
-def _rows(points: Sequence[Point]) -> list[Json]:
-    """Return a row per point. The job is null if all points are of one job."""
-    return [{**_row(point), "job": point.job} for point in points]
+def _rows(points: Sequence[Point], rates: dict[str, float]) -> list[Json]:
+    """Return a row per point. The job is null if all points are of one job.
+
+    `rates` are the samples per second that a latency curve has of a point: a report has one number for each.
+    """
+    rows = [{**_row(point), "job": point.job} for point in points]
+    return [row | {"samples_per_s": rates.get(row["id"], row["samples_per_s"])} for row in rows]
 
 
 def _row(point: Point) -> Json:
@@ -180,6 +186,7 @@ def render(
         losses=losses,
         latency=summary["latency"],
         several_jobs=any(point["job"] for point in summary["points"]),
+        headline=summary["headline"],
         advice=summary["advice"],
         notices=[notice["message"] for notice in summary["warnings"]],
         figures=images or {},

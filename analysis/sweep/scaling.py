@@ -198,16 +198,23 @@ def _batch_advice(points: Sequence[Measured], names: dict[str, str]) -> list[str
         (point.job, point.world_size) for point in points if point.ddp or point.world_size == 1
     ):
         same = [p for p in points if p.job == job and p.world_size == ranks and (p.ddp or ranks == 1)]
-        by_batch = {point.rank_batch: point.samples_per_s for point in same}
-        batches = sorted(by_batch)
-        for small, large in itertools.pairwise(batches):
-            growth = (by_batch[large] / by_batch[small] - 1) / np.log2(large / small)
-            if growth < _KNEE:
+        by_batch = {point.rank_batch: point for point in same}
+        for small, large in itertools.pairwise(sorted(by_batch)):
+            growth, between = _growth(by_batch[small], by_batch[large])
+            if max(growth, *between) < _KNEE:
                 where = f"{names[same[0].id]}{ranks} rank{'s' if ranks > 1 else ''}"
-                gains = f"{growth:+.1%} per doubling after it"
+                gains = f"{growth:+.1%} ({between[0]:+.1%} to {between[1]:+.1%}) per doubling after it"
                 lines.append(f"{where}: throughput stops growing at a batch of {small} per rank ({gains})")
                 break
     return lines
+
+
+def _growth(small: Measured, large: Measured) -> tuple[float, tuple[float, float]]:
+    """Return by how much throughput grows per doubling of the batch, and the interval of that."""
+    factor, doublings = large.rank_batch / small.rank_batch, float(np.log2(large.rank_batch / small.rank_batch))
+    ratio = large.samples_per_s / small.samples_per_s
+    low, high = ratio_interval(small.steps_ms, large.steps_ms, factor) or (ratio, ratio)
+    return (ratio - 1) / doublings, ((low - 1) / doublings, (high - 1) / doublings)
 
 
 def _world_advice(points: Sequence[Measured], target: float, names: dict[str, str]) -> list[str]:
@@ -221,15 +228,19 @@ def _world_advice(points: Sequence[Measured], target: float, names: dict[str, st
             )
             for point in same:
                 own = point.rank_batch if kind == "weak" else point.global_batch
-                value = getattr(found[point.id], kind)
-                if own == batch and value is not None and value < target:
+                value, between = getattr(found[point.id], kind), getattr(found[point.id], f"{kind}_interval")
+                if own == batch and value is not None and max([value, *(between or ())]) < target:
                     what = f"{batch} per rank" if kind == "weak" else f"{batch} over all ranks"
                     lines.append(
                         f"{names[point.id]}{kind} scaling, batch {what}: efficiency falls below {target:.0%} at "
-                        f"{point.world_size} ranks ({value:.1%})"
+                        f"{point.world_size} ranks ({value:.1%}{_between(between)})"
                     )
                     break
     return lines
+
+
+def _between(interval: tuple[float, float] | None) -> str:
+    return "" if interval is None else f", {interval[0]:.1%} to {interval[1]:.1%}"
 
 
 def _distinct(items: Any) -> list[Any]:

@@ -32,6 +32,7 @@ class Unprofiled(msgspec.Struct, frozen=True, kw_only=True):
     """What is known from the plain pass; times in ms."""
 
     ranks: list[int] = []  # with a plain pass
+    window: Window | None = None  # every plain step of every rank
     throughput: plain_pass.Throughput | None = None
     overhead: dict[str, float | None] = msgspec.field(
         default_factory=lambda: dict.fromkeys(PASSES)
@@ -89,7 +90,7 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     cpu = None if window is None else CpuUse.of(window)
     notices += _shared_cores(cpu, recording.options.limits)
     traced_ns = slowed[recording.profiler]
-    verdict, calls, slow = _job(run_dir, recording.options.limits)
+    verdict, calls, slow = _job(run_dir, window, recording.options.limits)
     verdict = (
         None if verdict is None else _of_all_ranks(verdict, set(found.ranks), plain_pass.world_size(found, config))
     )
@@ -97,6 +98,7 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         verdict = JobVerdict(verdict="undetermined", window=verdict.window, reason=NO_COLLECTIVE)
     without = Unprofiled(
         ranks=sorted(found.ranks),
+        window=window,
         throughput=rate,
         overhead=overheads,
         overhead_interval=intervals,
@@ -114,7 +116,9 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     return without, notices
 
 
-def _job(run_dir: RunDir, limits: Limits) -> tuple[JobVerdict | None, TimedCalls | None, SlowSteps | None]:
+def _job(
+    run_dir: RunDir, plain: Window | None, limits: Limits
+) -> tuple[JobVerdict | None, TimedCalls | None, SlowSteps | None]:
     """Judge the job from its timed window, otherwise from its plain one; slow steps are those of the plain window."""
     timed = pass_steps.read_pass(run_dir.for_pass("timed"), None)
     window, calls = None if timed is None else Window.of(timed), None
@@ -123,8 +127,6 @@ def _job(run_dir: RunDir, limits: Limits) -> tuple[JobVerdict | None, TimedCalls
         if set(window.ranks) <= set(found):
             starts = {rank: (timed.numbers[rank], timed.ranks[rank]["start_ns"]) for rank in window.ranks}
             calls = match(found, starts)
-    passed = pass_steps.read_pass(run_dir.for_pass("plain"), None)
-    plain = None if passed is None else Window.of(passed)
     slow = None if plain is None else slow_steps.find(plain, limits, slow_steps.read_stacks(run_dir.for_pass("plain")))
     if window is not None and calls is not None and np.any(calls.step >= 0):
         return late_rank.judge(window, calls, limits, plain), calls, slow

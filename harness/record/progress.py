@@ -17,7 +17,7 @@ from rankscope.conf.files import write_text
 from rankscope.conf.run_dir import RankDir
 
 INTERVAL_NS = 500_000_000
-_LENGTH = 200  # the text is padded, so that each write covers the previous one
+_LENGTH = 240  # the text is padded, so that each write covers the previous one
 
 
 class Progress:
@@ -32,6 +32,8 @@ class Progress:
         self._phase: Stage = "setup"
         self._step = 0
         self._alone = 0
+        self._batches = 0
+        self._backwards = 0
         self._written_ns = time.monotonic_ns()
         write_text(rank_dir.progress, self._text())
         self._file = os.open(rank_dir.progress, os.O_WRONLY)
@@ -54,6 +56,16 @@ class Progress:
         self._alone += 1
         self.update(self._phase, self._step)
 
+    def batch(self) -> None:
+        """Report a batch of any loader: a script that evaluates makes no step, and does not stand still."""
+        self._batches += 1
+        self.update(self._phase, self._step)
+
+    def no_step(self, backwards: int) -> None:
+        """Report that so many backward passes have gone by, and that no step was found."""
+        self._backwards = backwards
+        self.update(self._phase, self._step)
+
     def expect(self, steps: int) -> None:
         """Report a new total number of steps from now on."""
         self._of = steps
@@ -69,6 +81,8 @@ class Progress:
             "pid": os.getpid(),
             "time": time.time(),
             "alone": self._alone,
+            "batches": self._batches,
+            "backwards": self._backwards,
             "stacks": signal.getsignal(STACKS) == signal.SIG_DFL,
         }
         return json.dumps(state).ljust(_LENGTH) + "\n"

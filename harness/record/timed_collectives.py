@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from rankscope.conf.contract import RECORDER_ENTRIES, RECORDER_VARIABLES
+from rankscope.conf.contract import NO_COLLECTIVES, NO_RECORDER, RECORDER_ENTRIES, RECORDER_VARIABLES
 from rankscope.harness.group.process_group import RankContext
 
 _PATIENCE_S = 2.0  # NCCL's watchdog reads the events of completed collectives with a delay
@@ -22,9 +22,9 @@ _POLL_S = 0.1
 def why_not(context: RankContext) -> str | None:
     """Return why the collectives of this job cannot be timed, or None."""
     if context.world_size == 1 or not (dist.is_available() and dist.is_initialized()):
-        return "there are no collectives"
+        return NO_COLLECTIVES
     if "nccl" not in str(dist.get_backend()):
-        return f"{dist.get_backend()} has no recorder of its collectives"
+        return f"{dist.get_backend()} {NO_RECORDER}"
     if not any(int(os.environ.get(name, "0") or 0) > 0 for name in RECORDER_VARIABLES):
         return f"NCCL's recorder is off ({RECORDER_VARIABLES[0]}=0)"
     if not hasattr(torch._C._distributed_c10d, "_dump_nccl_trace"):

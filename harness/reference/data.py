@@ -142,7 +142,12 @@ def make_batches(
     """Build the loader of this rank over its share of the data set; `collate` turns samples into a batch."""
     dataset = wrap(make_dataset(config, spec))
     sampler: DistributedSampler[Sample] = DistributedSampler(
-        dataset, num_replicas=context.world_size, rank=context.rank, shuffle=True, seed=config.seed, drop_last=True
+        dataset,
+        num_replicas=config.replicas,
+        rank=context.rank % config.replicas,
+        shuffle=True,
+        seed=config.seed,
+        drop_last=True,
     )
     workers = config.num_workers
     loader = DataLoader(

@@ -12,7 +12,7 @@ from rankscope.harness.reference.evaluate_and_serve import Evaluator, Server
 from rankscope.harness.reference.loop import Loop, Task
 from rankscope.harness.reference.module_ranges import ModuleRanges
 from rankscope.harness.reference.replica import Replica, bucket_bytes
-from rankscope.harness.reference.train import Trainer
+from rankscope.harness.reference.train import PipelineTrainer, Trainer
 
 
 def run(recording: Recording) -> None:
@@ -52,6 +52,8 @@ def run(recording: Recording) -> None:
 
 
 def _task(config: RunConfig, context: RankContext, replica: Replica) -> Task:
+    if replica.pipeline is not None:
+        return PipelineTrainer(config, replica, replica.pipeline)
     if config.mode == "train":
         return Trainer(config, context, replica)
     return Evaluator(context, replica) if config.mode == "eval" else Server(context, replica)

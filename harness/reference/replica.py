@@ -5,7 +5,7 @@ import logging
 import re
 import warnings
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from rankscope.conf.schema import RunConfig
 from rankscope.conf.sections import DdpConfig
 from rankscope.harness.group.process_group import RankContext
 from rankscope.models import ReferenceModel, build_model
+
+if TYPE_CHECKING:
+    from rankscope.harness.reference.parallel import Pipeline
 
 _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -34,12 +37,29 @@ class Replica:
         if config.model.channels_last:
             self.raw = self.raw.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         # Without gradients there is nothing to reduce, so a validation loop calls the bare module.
-        self.ddp = wrap(self.raw, config, context) if config.ddp.enabled and config.mode == "train" else None
+        self.ddp = wrap(self.raw, config, context) if config.parallelism == "ddp" else None
+        self.pipeline: Pipeline | None = None
+        self._spread(context)
         self.module: Any = self.ddp if self.ddp is not None else self.raw
         if config.compile != "off":
             self.module = compiled(self.module, config)
         self._format = torch.channels_last if config.model.channels_last else torch.preserve_format
         self._graphs = config.compile in ("reduce-overhead", "max-autotune")
+
+    def _spread(self, context: RankContext) -> None:
+        """Spread the model over the ranks, if they do not all hold a complete copy."""
+        kind = self._config.parallelism
+        if kind in ("none", "ddp"):
+            return
+        from rankscope.harness.reference import parallel  # slow to import
+
+        if kind in ("fsdp", "hsdp"):
+            self.raw = parallel.shard(self.raw, self._config, context)  # type: ignore[arg-type]
+        elif kind == "tp":
+            self.raw = parallel.split_tensors(self.raw, self._config, context)  # type: ignore[arg-type]
+        else:
+            self.pipeline = parallel.Pipeline(self.raw, self._config, context)  # type: ignore[arg-type]
+            self.raw = self.pipeline.parts
 
     @property
     def flops_per_sample(self) -> int:

@@ -1,7 +1,7 @@
 """The training step of one rank: its replica of the model, the optimizer, and a method that does one step."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,9 @@ from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.reference.data import Batches
 from rankscope.harness.reference.replica import Replica
+
+if TYPE_CHECKING:
+    from rankscope.harness.reference.parallel import Pipeline
 
 
 class Trainer:
@@ -64,6 +67,37 @@ class Trainer:
         return ddp.no_sync() if ddp is not None and self._config.ddp.no_sync else nullcontext()
 
 
+class PipelineTrainer:
+    """Trains the stages of one rank of a pipeline. Every rank loads the same batches."""
+
+    def __init__(self, config: RunConfig, replica: Replica, pipeline: "Pipeline") -> None:
+        self._replica, self._pipeline = replica, pipeline
+        self.optimizer = make_optimizer(config.optimizer, replica.raw)
+
+    def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
+        """Do one step. Forward and backward passes alternate, and both wait for other stages: one range, backward."""
+        with ranges.data_wait:
+            inputs, targets, first = batches.next()
+        if first:
+            timer.mark_first_of_epoch()
+        inputs, targets = faults.on_batch(inputs, targets)
+        with ranges.h2d:
+            faults.act("on_copy")
+            inputs, targets = self._replica.to_device(inputs), self._replica.to_device(targets)
+        faults.act("on_host")
+        losses: list[Tensor] = []
+        with ranges.forward:
+            faults.act("on_device")
+        with ranges.backward, self._replica.autocast():
+            self._pipeline.step(inputs, targets, losses)
+        faults.act("after_backward")
+        with ranges.optimizer:
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        if read_loss and losses:
+            timer.read_loss(torch.stack([loss.detach() for loss in losses]).mean())
+
+
 def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:
     """Build AdamW, or SGD with momentum 0.9, in the configured implementation."""
     options: dict[str, Any] = {
@@ -72,6 +106,11 @@ def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Op
         "foreach": config.impl == "foreach",
         "fused": config.impl == "fused",
     }
+    # torch's implementations for many tensors at once do not mix sharded parameters with plain ones
+    kinds: dict[type, list[Tensor]] = {}
+    for parameter in module.parameters():
+        kinds.setdefault(type(parameter.data), []).append(parameter)
+    groups = [{"params": found} for found in kinds.values()]
     if config.name == "sgd":
-        return torch.optim.SGD(module.parameters(), momentum=0.9, **options)
-    return torch.optim.AdamW(module.parameters(), **options)
+        return torch.optim.SGD(groups, momentum=0.9, **options)
+    return torch.optim.AdamW(groups, **options)

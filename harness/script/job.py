@@ -104,6 +104,8 @@ class ScriptJob(Observer):
             self._election.promised.add("optimizer")
         self._election.computes = self._calls.any
         heard = self._election.hear(source)
+        if source == "backward" and heard in ("ignore", "preview") and self._steps is None:
+            self._progress.no_step(self._election.counts[source])
         if heard == "ignore":
             return
         self.marks.close()
@@ -115,6 +117,11 @@ class ScriptJob(Observer):
             self.begin()
         else:
             self._end_step(self._steps)
+
+    def batch(self, samples: int | None, *, first: bool) -> None:
+        """Count a batch; it also shows that the script works, as in an evaluation."""
+        super().batch(samples, first=first)
+        self._progress.batch()
 
     def changed(self, source: Source) -> None:
         """Begin again where the loop goes by another optimizer or loader: the steps so far are of another kind."""
@@ -233,7 +240,7 @@ class ScriptJob(Observer):
         elif not counted:
             raise RecordingError(f"{name} ended after {self._step} steps, {ONLY_WARMUP.format(needed=needed)}")
         left = [plan.name for plan in steps.waiting]
-        more = f"; not reached: {', '.join(left)}" if left else ""
+        more = f"; {', '.join(left)} need another start" if left else ""
         self.note(f"the script ended after {self._step} steps ({counted} counted in {steps.window.plan.name}){more}")
         self._complete(steps)
 

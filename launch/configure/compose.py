@@ -4,7 +4,6 @@ The compose API has advantages over `hydra.main`: every point of a sweep can be 
 the working folder and the logging stay as they are, and errors are exceptions, which become one line here.
 """
 
-import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rankscope.conf import ConfigError, RunConfig, parse_config
-from rankscope.conf.messages import describe
+from rankscope.conf.checks import refuse_ignored
+from rankscope.conf.messages import among, describe, suggestion
 from rankscope.conf.sections import SlurmConfig
 
 _MODULE = "rankscope.conf"
@@ -35,11 +35,14 @@ def compose(overrides: Sequence[str]) -> RunConfig:
         groups = _groups()
         # every group has a default, so +scenario=slow_host means the same as scenario=slow_host
         overrides = [item[1:] if item[1:].partition("=")[0] in groups else item for item in overrides]
-        for override in OverridesParser.create().parse_overrides(list(overrides)):
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+        for override in parsed:
             _check(override, groups, keys())
         data = OmegaConf.to_container(hydra.compose("config", list(overrides)), resolve=True)
     assert isinstance(data, dict)  # config.yaml is a mapping
-    return parse_config({str(key): value for key, value in data.items()})
+    config = parse_config({str(key): value for key, value in data.items()})
+    refuse_ignored(config, [str(override.key_or_group) for override in parsed])
+    return config
 
 
 def submission(overrides: Sequence[str]) -> tuple[SlurmConfig | None, list[str]]:
@@ -105,7 +108,9 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except OverrideParseException as error:
-        raise ConfigError(f"{error.override}: cannot be read; write key=value, with quotes if necessary") from None
+        word = str(error.override)
+        near = f"did you mean script={word}? " if word.endswith(".py") else ""
+        raise ConfigError(f"{word}: cannot be read; {near}write key=value, with quotes if necessary") from None
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(_one_line(error)) from None
 
@@ -114,8 +119,7 @@ def _check(override: Override, groups: dict[str, list[str]], known: Sequence[str
     """Refuse what Hydra refuses with a page of text, or accepts although it is wrong (`+key` adds any key)."""
     key, value = override.key_or_group, override.value()
     if key not in known and key not in groups:
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "`rankscope run --help` lists every key"
+        hint = suggestion(key, [*known, *groups]).strip() or "`rankscope run --help` lists every key"
         raise ConfigError(f"{key}: unknown key; {hint}")
     if override.is_sweep_override():
         raise ConfigError(
@@ -124,7 +128,7 @@ def _check(override: Override, groups: dict[str, list[str]], known: Sequence[str
     if key in groups and isinstance(value, dict):
         raise ConfigError(f"{key}: is a group; name an option ({', '.join(groups[key])}) or set {key}.<key>=...")
     if key in groups and not override.is_delete() and str(value) not in groups[key]:
-        raise ConfigError(f"{key}={value}: no such option; allowed are {', '.join(groups[key])}")
+        raise ConfigError(f"{key}={value}: no such option; {among(str(value), groups[key])}")
 
 
 def _one_line(error: Exception) -> str:

@@ -2,12 +2,18 @@
 
 import os
 import shutil
+import sys
 import zipfile
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from rankscope.conf import ConfigError, RunConfig
+from rankscope.conf.messages import suggestion
+from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.nsys_command import PASS, program
 from rankscope.launch.system.torch_facts import TorchFacts
+
+_NAMED = 5  # scripts named in a message
 
 
 def refuse(config: RunConfig, torch: TorchFacts) -> None:
@@ -29,6 +35,15 @@ def refuse_submission(config: RunConfig) -> None:
     _check_disk(config)
 
 
+def shared_cores(config: RunConfig, torch: TorchFacts) -> str | None:
+    """Return a line if ranks on a CPU must share its cores and so slow each other down; None if they need not."""
+    ranks, cores = config.world_size // config.launch.nnodes, usable_cores()
+    if (torch.devices and config.device != "cpu") or ranks <= cores:
+        return None
+    shared = f"{ranks} ranks share {cores} core{'s' if cores > 1 else ''} and slow each other down"
+    return f"world_size={config.world_size}: {shared}; this is not how they scale on cores of their own"
+
+
 def _check_started_alone() -> None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError("rankscope run starts torchrun itself: run it without torchrun around it")
@@ -40,7 +55,8 @@ def _check_script(config: RunConfig) -> None:
         return
     path = Path(script)
     if path.is_dir() and not (path / "__main__.py").is_file():
-        raise ConfigError(f"script={script}: a folder without a __main__.py; give a file in it")
+        names = ", ".join(sorted(map(str, path.glob("*.py")))[:_NAMED]) or "it has no Python file"
+        raise ConfigError(f"script={script}: a folder without a __main__.py; give a file in it ({names})")
     if path.is_file():
         with path.open("rb") as file:
             head = file.read(4096)
@@ -48,8 +64,16 @@ def _check_script(config: RunConfig) -> None:
         if b"\0" in head or zipfile.is_zipfile(path) or (first.startswith(b"#!") and b"python" not in first):
             raise ConfigError(f"script={script}: not a Python script; give the script that it starts")
         return
-    if not path.is_dir() and (script.endswith(".py") or not all(part.isidentifier() for part in script.split("."))):
-        raise ConfigError(f"script={script}: no such file; give its path from this folder ({Path.cwd()})")
+    if not path.is_dir() and not _is_module(script):
+        near = suggestion(script, [str(found) for found in sorted(path.parent.glob("*.py"))])
+        raise ConfigError(f"script={script}: no such file; {near}give its path from this folder ({Path.cwd()})")
+
+
+def _is_module(name: str) -> bool:
+    """Return whether `python -m NAME` may find a module; only its first part is looked for, since nothing is run."""
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
+        return False
+    return PathFinder.find_spec(name.partition(".")[0], [str(Path.cwd()), *sys.path]) is not None
 
 
 def _check_devices(config: RunConfig, torch: TorchFacts) -> None:

@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import OverrideParseException
 
 from rankscope.conf import ConfigError, RunConfig
+from rankscope.conf.messages import suggestion
 from rankscope.conf.sweep_dir import PointRecord
 from rankscope.launch.configure.compose import compose
 from rankscope.launch.system.environment import usable_cores
@@ -92,7 +93,9 @@ def _with_named(overrides: Sequence[str]) -> list[str]:
     folder = files("rankscope.conf").joinpath("sweep")
     known = sorted(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
     if len(names) > 1 or names[0] not in known:
-        raise ConfigError(f"+sweep={','.join(names)}: name one sweep of {', '.join(known)}")
+        raise ConfigError(
+            f"+sweep={','.join(names)}: {suggestion(names[0], known)}name one sweep of {', '.join(known)}"
+        )
     listed: list[str] = yaml.safe_load(folder.joinpath(f"{names[0]}.yaml").read_text())["overrides"]
     keys = {item.partition("=")[0].lstrip("+~") for item in own}
     return [item for item in listed if item.partition("=")[0] not in keys] + own

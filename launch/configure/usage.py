@@ -6,19 +6,22 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 
 from rankscope.conf import RunConfig
+from rankscope.conf.key_help import KEY_HELP
 from rankscope.conf.sections import SlurmConfig
 from rankscope.launch.configure.compose import option_groups
 
 _HEAD = """\
-usage: rankscope run [KEY=VALUE | GROUP=OPTION]...
+usage: rankscope run script=FILE [KEY=VALUE]... [-- ARGUMENT...]
+       rankscope run [KEY=VALUE | GROUP=OPTION]...
 
-Trains a reference model on N ranks, records every rank, and shows where the
-time of a step goes. Nothing starts before the whole configuration is valid.
+Trains on N ranks, records every rank, and shows where the time of a step goes:
+your own script, with its arguments after --, or a reference model. Nothing
+starts before the whole configuration is valid.
 
+  rankscope run script=train.py world_size=2 -- --epochs 3 --lr 1e-4
   rankscope run world_size=2 batch_size=4 device=cpu
   rankscope run model=resnet precision=bf16 world_size=8 ddp.bucket_cap_mb=50
-  rankscope run passes=[plain] compile=default name=compiled
-
+  rankscope run 'passes=[plain]' compile=default name=compiled
   rankscope run -m world_size=1,2,4 batch_size=8,16
 
   -m              a sweep: every combination of values, and the one-rank
@@ -43,7 +46,14 @@ def usage() -> str:
         for name, options in option_groups().items()
         for line in _wrapped(" | ".join(options), f"  {name:<10} ", " " * 13)
     ]
-    lines = [_HEAD, "", "Groups, a set of values by name:", *groups, "", "Keys, with their defaults:"]
+    lines = [
+        _HEAD,
+        "",
+        "Groups, a set of values by name:",
+        *groups,
+        "",
+        "Keys, with their defaults and what they take:",
+    ]
     hints = get_type_hints(RunConfig, include_extras=True)
     sections = {name: hint for name, hint in hints.items() if _is_section(hint)}
     lines += _rows(RunConfig(), {name: hint for name, hint in hints.items() if name not in sections}, "")
@@ -61,6 +71,7 @@ def _rows(values: msgspec.Struct, hints: dict[str, Any], prefix: str) -> list[st
         allowed = _allowed(hint)
         fits = len(allowed) <= 41 and len(text) <= 38
         rows += [f"{text:<38} {allowed}"] if fits else [text, *_wrapped(allowed, " " * 6, " " * 6)]
+        rows += _wrapped(KEY_HELP[f"{prefix}{name}"], " " * 6, " " * 6)
     return rows
 
 

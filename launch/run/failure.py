@@ -18,7 +18,7 @@ import msgspec
 from rankscope.conf import PassDir
 from rankscope.conf.contract import TORCH_PASSES, signal_status
 from rankscope.conf.files import text_of
-from rankscope.launch.run.rank_files import error_of, info_of, log_of, stream
+from rankscope.launch.run.rank_files import error_of, info_of, log_of, said_by, stream
 from rankscope.launch.run.stuck import furthest_behind, main_stack, of_script, without_steps
 from rankscope.launch.run.torchrun import Ended
 from rankscope.launch.system.rank_progress import RankProgress
@@ -44,6 +44,7 @@ _ENDED_BY_OTHERS = (-signal.SIGTERM, signal_status(signal.SIGTERM))  # exit code
 _RAISED = re.compile(r"(?m)^(?:\w+\.)*(\w+(?:Error|Exception): .+)$")
 _ABORTED = re.compile(r"(?m)^(?:[\w ]+\(\): .+|double free .+|corrupted .+|\s+what\(\): .+)$")
 _FULL_BYTES = 2**20
+_TRACE_LINES, _TRACE_HEAD = 8, 2  # of a traceback: how many are shown, and how many of them are its first ones
 _OURS = "RecordingError: "  # says what the user can do; where in rankscope it was raised is of no use
 
 
@@ -62,7 +63,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         where = [f"pass {self.pass_name}"] if self.pass_name else []
         where += [f"rank {self.rank}"] if self.rank is not None else []
         lines = [f"rankscope: {', '.join(where)}{': ' if where else ''}{self.message}"]
-        lines += [f"    {line}" for line in (self.traceback or "").rstrip().splitlines()[-8:]]
+        trace = (self.traceback or "").rstrip().splitlines()
+        if len(trace) > _TRACE_LINES:  # the call in the script, and the end
+            trace = [*trace[:_TRACE_HEAD], "  ...", *trace[_TRACE_HEAD - _TRACE_LINES :]]
+        lines += [f"    {line}" for line in trace]
         return "\n".join([*lines, f"  log: {self.log}"] if self.log else lines)
 
 
@@ -163,7 +167,7 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
         )
     first = min(exits, key=lambda item: item.order)
     rank = pass_dir.rank(first.rank)
-    stderr = stream(pass_dir, first.local_rank)
+    stderr = said_by(pass_dir, first.local_rank)
     kind, message = _judge(pass_dir, first, error_of(rank), ended.progress.get(first.rank))
     if pass_dir.name == "nsys" and kind == "exit" and not rank.progress.exists():  # the rank never ran
         kind, message = "nsys_failed", f"nsys failed before it started the rank: {_first_line(stderr)}"
@@ -174,7 +178,7 @@ def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
         rank=first.rank,
         kind=kind,
         message=message,
-        traceback=_traceback(first, stderr),
+        traceback=_traceback(first, stderr) or (_last_lines(stderr) if kind == "exit" else None),
         log=str(stderr) if stderr is not None else log_of(rank),
     )
 
@@ -183,6 +187,11 @@ def _traceback(first: _Exit, stderr: Path | None) -> str | None:
     if first.traceback is None:
         return _crash(stderr) if first.code < 0 else None
     return None if (first.error or "").startswith(_OURS) else of_script(first.traceback)
+
+
+def _last_lines(log: Path | None) -> str | None:
+    """Return what a rank printed last before it ended itself: argparse, for example, says there why."""
+    return "\n".join(text_of(log).rstrip().splitlines()[-_TRACE_LINES:]) or None if log is not None else None
 
 
 def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: RankProgress | None) -> tuple[Kind, str]:

@@ -27,6 +27,14 @@ def stream(pass_dir: PassDir, local_rank: int) -> Path | None:
     return next(pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/stderr.log"), None)
 
 
+def said_by(pass_dir: PassDir, local_rank: int) -> Path | None:
+    """Return the redirected stderr of a rank; its stdout, if it only wrote there."""
+    stderr = stream(pass_dir, local_rank)
+    stdout = None if stderr is None else stderr.with_name("stdout.log")
+    said_nothing = stdout is not None and stderr is not None and not stderr.stat().st_size
+    return stdout if said_nothing and stdout is not None and stdout.is_file() else stderr
+
+
 def log_of(rank: RankDir) -> str | None:
     """Return the path of the rank's own log, or None."""
     return str(rank.log) if rank.log.exists() else None

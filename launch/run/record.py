@@ -18,7 +18,16 @@ import msgspec
 
 from rankscope.conf import RunConfig, RunDir, save_config
 from rankscope.conf.columns_file import to_parquet
-from rankscope.conf.contract import KEY_AVERAGES, NO_NUMBERS, OK, PARTIAL, STEP_COLUMNS, WINDOWS, signal_status
+from rankscope.conf.contract import (
+    KEY_AVERAGES,
+    NO_NUMBERS,
+    OK,
+    PARTIAL,
+    STEP_COLUMNS,
+    TORCH_PASSES,
+    WINDOWS,
+    signal_status,
+)
 from rankscope.conf.files import read_json, write_json
 from rankscope.conf.run_dir import Status
 from rankscope.conf.version import VERSION
@@ -32,6 +41,7 @@ from rankscope.launch.system import slurm
 from rankscope.launch.system.environment import environment, git_commit
 from rankscope.launch.system.nsys_command import program
 from rankscope.launch.system.processes import MARK, Interrupted, Stop, end, mark, start
+from rankscope.launch.system.rank_progress import exported_bytes
 from rankscope.launch.system.terminal import say
 from rankscope.launch.system.torch_facts import TorchFacts
 
@@ -39,6 +49,7 @@ _RESERVE_BYTES = 64 * 1024  # freed when the run ends, so that its status can be
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ANALYSIS = ("-m", "rankscope.analysis")
 _ANALYSIS_GRACE_S = 5.0
+_MUCH_BYTES = 20_000_000  # of traces, whose analysis takes so long that the user is told of it
 _log = logging.getLogger("rankscope.launch")
 
 
@@ -129,7 +140,7 @@ def _record_passes(node: Node, config: RunConfig, stop: Stop, passes: dict[str, 
             if left == names:
                 return Failure(pass_name=names[0], kind="missing_file", message="nothing was recorded")
             if left:
-                say(f"rankscope: the script ended before {' and '.join(left)}: it is started once more for that")
+                say(f"rankscope: the script ended before {', '.join(left)}: it is started once more")
                 waiting.insert(0, left)
         if node.leads and (text := distorted(config, node.run_dir)) is not None:
             _log.info("%s", text)
@@ -230,10 +241,14 @@ def status_of(failure: Failure | None) -> Status:
     return failure.kind if failure.kind in ("interrupted", "cancelled") else "failed"
 
 
-def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False) -> int:
+def analyse(run_dir: RunDir, stop: Stop, *, partial: bool = False, quiet: bool = False, brief: bool = False) -> int:
     """Start the analysis as a separate process, which prints its summary; returns its exit status."""
-    flags = [*(["--allow-partial"] if partial else []), *(["--quiet"] if quiet else [])]
+    wanted = {"--allow-partial": partial, "--quiet": quiet, "--brief": brief}
+    flags = [flag for flag, on in wanted.items() if on]
     command = [sys.executable, "-P", *_ANALYSIS, str(run_dir.path), *flags]
+    size = exported_bytes([run_dir.for_pass(name) for name in TORCH_PASSES])
+    if size > _MUCH_BYTES:
+        say(f"rankscope: reading {size / 1e6:.0f} MB of traces")
     process = start(command, {**os.environ, MARK: mark(run_dir.path)})
     try:
         status = stop.wait(process)

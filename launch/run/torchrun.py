@@ -12,12 +12,13 @@ from typing import Literal
 import psutil
 
 from rankscope.conf import PassDir, RunConfig, RunDir
-from rankscope.conf.contract import ENDED, RECORDED, SOCKETS, STACKS
+from rankscope.conf.contract import ENDED, EXPORT, RECORDED, SOCKETS, STACKS
 from rankscope.launch.system import processes, slurm
 from rankscope.launch.system.environment import usable_cores
-from rankscope.launch.system.rank_progress import Display, RankProgress, read_progress, stand_still
+from rankscope.launch.system.rank_progress import Display, RankProgress, exported_bytes, read_progress, stand_still
 
 _STACK_WAIT_S = 3.0
+_WITHOUT_STEP = 20  # backward passes after which the user is told that no step was found
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,8 @@ def run_start(
 
     Raises `Interrupted` after a signal, and `OSError` if torchrun cannot be started or its log cannot be written.
     """
-    pass_dir = run_dir.for_pass(names[0])
+    passes = [run_dir.for_pass(name) for name in names]
+    pass_dir = passes[0]
     pass_dir.torchrun.mkdir(parents=True)
     if config.launch.nnodes == 1:  # with several nodes, torchrun assigns the ranks later
         for rank in range(config.world_size):
@@ -99,7 +101,7 @@ def run_start(
                 list(command), environment, stdin=_input(config), stdout=log, stderr=subprocess.STDOUT
             )
         try:
-            cut = _watch(agent, config, pass_dir, stop)
+            cut = _watch(agent, config, passes, stop)
             if cut is not None:
                 _ask_for_stacks(run_dir, pass_dir)
         finally:
@@ -120,16 +122,21 @@ def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
     return [rank.rank for rank in pass_dir.ranks()]
 
 
-def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDir, stop: processes.Stop) -> Cut | None:
+def _watch(
+    agent: "subprocess.Popen[bytes]", config: RunConfig, passes: Sequence[PassDir], stop: processes.Stop
+) -> Cut | None:
     """Show progress until torchrun ends; returns None, or the limit that was exceeded."""
-    clock, ranks = _Clock(config, pass_dir), config.world_size // config.launch.nnodes
-    with Display(pass_dir.name, ranks) as display:
+    pass_dir = passes[0]
+    clock, ranks, hint = _Clock(config, passes), config.world_size // config.launch.nnodes, None
+    with Display(passes, ranks) as display:
         while agent.poll() is None:
             if stop.signum is not None:
                 display.say(f"{pass_dir.name}: stopping the ranks, at most {config.launch.grace_s:g} s")
             stop.check()
             progress = read_progress(pass_dir)
             display.update(progress)
+            if hint is None and (hint := _hint(config, progress)) is not None:
+                display.say(f"{pass_dir.name}: {hint}")
             cut = clock.exceeded(progress)
             if cut is not None:
                 return cut
@@ -138,20 +145,33 @@ def _watch(agent: "subprocess.Popen[bytes]", config: RunConfig, pass_dir: PassDi
     return None
 
 
+def _hint(config: RunConfig, ranks: Mapping[int, RankProgress]) -> str | None:
+    """Return what to do about a script whose loop runs and whose steps are not found, or None. It goes on meanwhile."""
+    passes = max((said.backwards for said in ranks.values()), default=0)
+    if passes < _WITHOUT_STEP:
+        return None
+    why = "" if config.steps_from == "auto" else f" of steps_from={config.steps_from}"
+    return (
+        f"{passes} backward passes, and no step{why} was found; the script goes on. "
+        "steps_from=backward takes each of them as a step; or call Recorder().step() once a step"
+    )
+
+
 class _Clock:
     """Knows the limits of a start, and when the ranks last made progress."""
 
-    def __init__(self, config: RunConfig, pass_dir: PassDir) -> None:
+    def __init__(self, config: RunConfig, passes: Sequence[PassDir]) -> None:
         self._limits, self._end = config.launch, slurm.end_of_job()
+        self._is_script = config.script is not None
         self._runs_on, self._ranks = config.run_on, config.world_size // config.launch.nnodes
-        self._pass_dir = pass_dir
+        self._passes, self._exported = passes, 0
         self._begun = self._moved = time.monotonic()
         self._before: dict[int, RankProgress] = {}
 
     def exceeded(self, ranks: dict[int, RankProgress]) -> Cut | None:
         """Return the limit that is exceeded now, or None."""
         now, limits = time.monotonic(), self._limits
-        if not stand_still(self._before, ranks):
+        if not stand_still(self._before, ranks) or self._sets_up(ranks) or self._exports(ranks):
             self._moved = now
         self._before = ranks
         if self._end is not None and time.time() > self._end - limits.reserve_s:
@@ -173,6 +193,21 @@ class _Clock:
                 )
             return Cut("stall", text)
         return None
+
+    def _sets_up(self, ranks: Mapping[int, RankProgress]) -> bool:
+        """Return whether a script is before its first step: it may load, tokenise or compile for any time."""
+        return (
+            self._is_script
+            and len(ranks) >= self._ranks
+            and not any(said.step or said.alone for said in ranks.values())
+        )
+
+    def _exports(self, ranks: Mapping[int, RankProgress]) -> bool:
+        """Return whether a trace has grown."""
+        before = self._exported
+        if any(said.phase == EXPORT for said in ranks.values()):
+            self._exported = exported_bytes(self._passes)
+        return self._exported > before
 
 
 def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:

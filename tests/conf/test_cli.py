@@ -80,3 +80,12 @@ def test_a_poor_or_full_terminal_is_no_bug(words: list[str]) -> None:
             text=True,
         )
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("rnu", "did you mean run?"), ("analyse", "did you mean analyze?"), ("a.py", "rankscope run script=a.py?")],
+)
+def test_a_wrong_command_gets_the_nearest(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([word]) == 2
+    assert said in capsys.readouterr().err

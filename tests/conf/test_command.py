@@ -27,7 +27,7 @@ def raising(error: BaseException) -> Callable[[], None]:
         (OSError(errno.EIO, "Input/output error"), "said: Input/output error; give another path", 2),
         (OSError("no text of the system"), "said: no text of the system; give another path", 2),
         (KeyError("known"), "said: 'known'", 2),
-        (click.UsageError("no such thing"), "rankscope try: no such thing", 2),
+        (click.UsageError("no such thing"), "rankscope try: no such thing; `rankscope try --help` explains it", 2),
         (KeyboardInterrupt(), "", 130),
         (click.Abort(), "", 130),
         (BrokenPipeError(), "", 0),

@@ -11,8 +11,8 @@ from rankscope.conf.sections import ModelName
 # data, then what the one line must hold: the key with its value, and what is allowed
 REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"world_size": 0}, ("world_size=0", ">= 1")),
-    ({"world_size": "two"}, ("world_size='two'", "int")),
-    ({"steps": 2.5}, ("steps=2.5", "int")),
+    ({"world_size": "two"}, ("world_size='two'", "whole number")),
+    ({"steps": 2.5}, ("steps=2.5", "whole number")),
     ({"batchsize": 8}, ("batchsize", "unknown key", "batch_size")),
     ({"model": {"nam": "gpt"}}, ("model.nam", "unknown key", "name")),
     ({"model": {"name": "bert"}}, ("model.name='bert'", ", ".join(get_args(ModelName)))),
@@ -29,7 +29,7 @@ REFUSED: list[tuple[dict[str, Any], tuple[str, ...]]] = [
     ({"world_size": 2, "ddp": {"enabled": False}}, ("ddp.enabled=false", "world_size=2", "world_size=1")),
     ({"world_size": 3, "launch": {"nnodes": 2}}, ("world_size=3", "launch.nnodes=2")),
     ({"world_size": 2, "launch": {"nnodes": 2, "turn": "lock"}}, ("launch.turn=lock", "launch.nnodes=2")),
-    ({"script": "train.py", "batch_size": 4}, ("batch_size", "reference model", "train.py", "script_args")),
+    ({"script": "train.py", "batch_size": 4}, ("batch_size", "reference model", "train.py", "after --")),
     ({"script": "train.py", "profile": {"modules": ["a"]}}, ("profile.modules", "record_function")),
     ({"script_args": ["--a"]}, ("script_args", "script=FILE")),
     ({"script_args": [["--a"]], "script": "train.py"}, ("script_args",)),

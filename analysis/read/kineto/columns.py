@@ -235,6 +235,7 @@ class Builder:
             world_size=rank_number(_known_int(info.get("world_size"))),
             backend=info.get("backend") if isinstance(info.get("backend"), str) else None,
             groups=_groups(info),
+            descriptions=_descriptions(info),
             host_id=_host_id(metadata),
             complete=reader.complete,
             notices=reader.notices,
@@ -256,6 +257,15 @@ def _external_ids(args: list[Args]) -> Column:
 def _known_int(value: Any) -> int | None:
     number = int(integers([value])[0])
     return None if number == UNKNOWN else number
+
+
+def _descriptions(info: dict[str, Any]) -> dict[str, str]:
+    configs = info.get("pg_config")
+    return {
+        str(config.get("pg_name")): config["pg_desc"]
+        for config in (configs if isinstance(configs, list) else [])
+        if isinstance(config, dict) and isinstance(config.get("pg_desc"), str)
+    }
 
 
 def _groups(info: dict[str, Any]) -> dict[str, Sequence[int]]:

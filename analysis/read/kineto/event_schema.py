@@ -25,6 +25,7 @@ class Args(
         "group_size": "Group size",
         "group": "Process Group Name",
         "group_ranks": "Process Group Ranks",
+        "group_desc": "Process Group Description",
         "seq": "Seq",
         "python_parent": "Python parent id",
     },
@@ -49,6 +50,7 @@ class Args(
     dtype: Any = None
     group: Any = None
     group_ranks: Any = None
+    group_desc: Any = None
     seq: Any = None
     python_parent: Any = None  # of a Python frame: the frame that called it
 

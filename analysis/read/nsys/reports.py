@@ -60,9 +60,12 @@ def expand(found: Sources, steps: str | None) -> Sources:
 
 
 def _ranks(files: Sequence[Source]) -> int | None:
-    """Return how many ranks there seem to be: a report does not say, so count those found if no number is missing."""
+    """Return how many ranks there seem to be: a report does not say, so count those found if no number is missing.
+
+    A single report does not tell: it may be one of many.
+    """
     stated = {source.rank_from_name if source.rank is None else source.rank for source in files}
-    return len(stated) if stated == set(range(len(stated))) else None
+    return len(stated) if len(stated) > 1 and stated == set(range(len(stated))) else None
 
 
 def _exported(source: Source) -> Source:

@@ -1,10 +1,8 @@
-"use strict";
 // Draws the timeline from the columns in #timeline-data. Times are ns; x counts from the start of the chosen step.
 (async () => {
   const $ = id => document.getElementById("timeline" + id);
   const root = $(""), canvas = $("-canvas"), pen = canvas.getContext("2d"), tip = $("-tip"), said = $("-said");
-  const packed = Uint8Array.from(atob($("-data").textContent), c => c.charCodeAt(0));
-  const data = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).json();
+  const data = await page.unpack($("-data").textContent);
   const GUTTER = 118, AXIS = 26, HEAD = 20;
   const MS = 1e6;
 
@@ -21,22 +19,26 @@
 
   // --- state ---------------------------------------------------------------------------------------------------
   let index = Math.max(0, data.runs[0].steps.findIndex(s => s.step === data.step));
-  let view = { a: 0, b: 1 }, lane = 0, picked = null;
+  let view = { a: 0, b: 1 }, lane = 0, picked = null, hovered = null, chosen = null;  // chosen: times of which sums are shown
   const origin = run => run.steps[index].start;
   const longest = () => Math.max(...data.runs.map(run => run.steps[index].end - run.steps[index].start));
-  const count = data.runs.reduce((n, run) => n + run.rows.length + (run.density ? 1 : 0), 0);
+  const count = data.runs.reduce((n, run) => n + run.rows.filter(row => row.shown).length + (run.density ? 1 : 0), 0);
   const tall = count <= 8 ? 86 : count <= 20 ? 44 : 22;
   const LANES = count <= 20 ? [["host", 0.02, 0.15], ["ranges", 0.16, 0.34], ["parts", 0.36, 0.70], ["comm", 0.73, 0.94]]
                             : [["parts", 0.06, 0.62], ["comm", 0.66, 0.94]];
   const NAMES = { host: "ranges on the CPU", ranges: "ranges on the device", parts: "where time goes", comm: "communication" };
-  const places = [];  // every row with its distance from the top
+  const places = [];  // every shown row with its distance from the top
   let height = 0;
-  for (const run of data.runs) {
-    run.top = height; height += HEAD;
-    for (const row of run.rows) { places.push({ run, row, top: height }); height += tall; }
-    if (run.density) { places.push({ run, row: null, top: height }); height += tall; }
+  function layout() {
+    places.length = height = 0;
+    for (const run of data.runs) {
+      run.top = height; height += HEAD;
+      for (const row of run.rows) if (row.shown) { places.push({ run, row, top: height }); height += tall; }
+      if (run.density) { places.push({ run, row: null, top: height }); height += tall; }
+    }
+    height += AXIS;
   }
-  height += AXIS;
+  layout();
 
   // --- drawing -------------------------------------------------------------------------------------------------
   const stripes = (colour, dark) => {
@@ -78,9 +80,9 @@
       const a = Math.max(x(table.s[i] - shift), GUTTER), b = Math.min(x(table.e[i] - shift), width() - 8);
       if (b - a < 0.5) continue;
       pen.fillStyle = face; pen.fillRect(a, top, b - a, bottom - top);
-      pen.strokeStyle = "#767676"; pen.lineWidth = 1; pen.strokeRect(a + .5, top + .5, Math.max(0, b - a - 1), bottom - top - 1);
+      pen.strokeStyle = page.colour("edge"); pen.lineWidth = 1; pen.strokeRect(a + .5, top + .5, Math.max(0, b - a - 1), bottom - top - 1);
       const name = text(run, table.n[i]);
-      if (bottom - top >= 10 && b - a > pen.measureText(name).width + 6) { pen.fillStyle = "#1a1a1a"; pen.fillText(name, (a + b) / 2, (top + bottom) / 2 + .5); }
+      if (bottom - top >= 10 && b - a > pen.measureText(name).width + 6) { pen.fillStyle = page.colour("ink"); pen.fillText(name, (a + b) / 2, (top + bottom) / 2 + .5); }
     }
   }
   function kernels(run, table, shift, top, bottom) {
@@ -89,24 +91,26 @@
     for (let i = from, drawn = 0; i < table.s.length && table.s[i] - shift < view.b && drawn < 2000; i++) {
       const a = x(table.s[i] - shift), b = x(table.e[i] - shift);
       if (b - a < 12 || b < GUTTER) continue;
-      drawn++; pen.strokeStyle = "rgba(255,255,255,.75)"; pen.lineWidth = 1;
+      drawn++; pen.strokeStyle = "rgba(255,255,255,.4)"; pen.lineWidth = 1;
       pen.strokeRect(Math.max(a, GUTTER) + .5, top + .5, b - Math.max(a, GUTTER) - 1, bottom - top - 1);
-      if (b - a > 40) { pen.save(); pen.beginPath(); pen.rect(Math.max(a, GUTTER), top, b - Math.max(a, GUTTER) - 3, bottom - top); pen.clip(); pen.fillStyle = "#fff"; pen.fillText(text(run, table.n[i]), Math.max(a, GUTTER) + 4, (top + bottom) / 2); pen.restore(); }
+      const left = Math.max(a, GUTTER), room = Math.min(b, i + 1 < table.s.length ? x(table.s[i + 1] - shift) : b) - left - 3;  // a nested record has its own name
+      if (room > 40) { pen.save(); pen.beginPath(); pen.rect(left, top, room, bottom - top); pen.clip(); pen.fillStyle = "#fff"; pen.fillText(text(run, table.n[i]), left + 4, (top + bottom) / 2); pen.restore(); }
     }
   }
   function joins(run, step) {
     const mine = places.filter(p => p.run === run && p.row), mark = step.mark, comm = LANES[LANES.length - 1];
     const wanted = new Set();
     if (mark) wanted.add(mark.call);
-    if (picked && picked.lane === "comm" && picked.place.run === run) wanted.add(picked.place.row.calls.n[picked.item]);
+    const strongest = [picked, hovered].filter(p => p && p.lane === "comm" && p.place.run === run).map(p => p.place.row.calls.n[p.item]).filter(n => n >= 0);
+    for (const call of strongest) wanted.add(call);
     if (mine.length <= 8) {
       const t = mine[0] && mine[0].row.calls; let seen = [];
       if (t) for (let i = 0; i < t.s.length; i++) if (t.e[i] - step.start > view.a && t.s[i] - step.start < view.b && t.n[i] >= 0) seen.push(t.n[i]);
       if (seen.length <= 60) for (const n of seen) wanted.add(n);
     }
     for (const call of wanted) {
-      const strong = (mark && mark.call === call) || (picked && picked.lane === "comm" && picked.place.row.calls.n[picked.item] === call);
-      pen.beginPath(); pen.strokeStyle = strong ? "#000" : "rgba(0,0,0,.4)"; pen.lineWidth = strong ? 1.8 : 0.8; let begun = false;
+      const strong = (mark && mark.call === call) || strongest.includes(call);
+      pen.beginPath(); pen.strokeStyle = strong ? page.colour("ink") : page.dark ? "rgba(255,255,255,.4)" : "rgba(0,0,0,.4)"; pen.lineWidth = strong ? 1.8 : 0.8; let begun = false;
       for (const p of mine) {
         const i = p.row.calls.n.indexOf(call); if (i < 0) continue;
         const px = x(p.row.calls.s[i] - step.start);
@@ -119,45 +123,59 @@
     const mark = step.mark; if (!mark || !mark.late) return;
     const p = places.find(q => q.run === run && q.row && q.row.rank === mark.rank); if (!p) return;
     const comm = LANES[LANES.length - 1], y = p.top + (comm[1] + comm[2]) / 2 * tall, a = x(mark.others - step.start), b = x(mark.start - step.start);
-    pen.strokeStyle = pen.fillStyle = "#B00020"; pen.lineWidth = 2; pen.beginPath(); pen.moveTo(a, y); pen.lineTo(b, y); pen.stroke();
+    pen.strokeStyle = pen.fillStyle = page.colour("bad"); pen.lineWidth = 2; pen.beginPath(); pen.moveTo(a, y); pen.lineTo(b, y); pen.stroke();
     for (const [px, d] of [[a, 6], [b, -6]]) { pen.beginPath(); pen.moveTo(px, y); pen.lineTo(px + d, y - 4); pen.lineTo(px + d, y + 4); pen.fill(); }
     const label = ms(mark.start - mark.others) + " late" + (mark.cause ? ": " + mark.cause : "");
     pen.font = "bold 12px system-ui, sans-serif"; const w = pen.measureText(label).width;
     const px = b - a > w + 30 ? (a + b - w) / 2 : b + w + 12 < width() ? b + 8 : a - w - 8;
-    pen.fillStyle = "rgba(255,255,255,.9)"; pen.fillRect(px - 3, y - 8, w + 6, 16);
-    pen.fillStyle = "#B00020"; pen.textAlign = "left"; pen.textBaseline = "middle"; pen.fillText(label, px, y + .5);
+    pen.fillStyle = page.colour("bg"); pen.fillRect(px - 3, y - 8, w + 6, 16);
+    pen.fillStyle = page.colour("bad"); pen.textAlign = "left"; pen.textBaseline = "middle"; pen.fillText(label, px, y + .5);
   }
   function axis() {
     const y = height - AXIS, span = view.b - view.a, raw = span / Math.max(4, width() / 130), power = 10 ** Math.floor(Math.log10(raw));
     const gap = [1, 2, 5, 10].map(k => k * power).find(k => k >= raw);
-    pen.strokeStyle = "#555"; pen.fillStyle = "#333"; pen.font = "11px system-ui, sans-serif"; pen.textAlign = "center"; pen.textBaseline = "top"; pen.lineWidth = 1;
+    pen.strokeStyle = pen.fillStyle = page.colour("muted"); pen.font = "11px system-ui, sans-serif"; pen.textAlign = "center"; pen.textBaseline = "top"; pen.lineWidth = 1;
     for (let t = Math.ceil(view.a / gap) * gap; t <= view.b; t += gap) { const px = x(t); pen.beginPath(); pen.moveTo(px, y); pen.lineTo(px, y + 4); pen.stroke(); pen.fillText(+(t / MS).toFixed(Math.max(0, 6 - Math.floor(Math.log10(gap)))) + " ms", Math.min(px, width() - 26), y + 7); }
   }
   function draw() {
-    const ratio = window.devicePixelRatio || 1, w = width();
-    canvas.style.height = height + "px";
-    if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(height * ratio)) { canvas.width = Math.round(w * ratio); canvas.height = Math.round(height * ratio); }
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0); pen.fillStyle = "#fff"; pen.fillRect(0, 0, w, height);
+    const w = width();
+    page.pen(canvas, height);
     places.forEach((p, n) => {
       const step = p.run.steps[index], late = p.row && step.mark && step.mark.late && step.mark.rank === p.row.rank;
-      if (late) { pen.fillStyle = "#FBE3E6"; pen.fillRect(0, p.top, w, tall); }
+      if (late) { pen.fillStyle = page.colour("late"); pen.fillRect(0, p.top, w, tall); }
       if (p.row) for (const [name, from, to] of LANES) {
         const top = Math.round(p.top + from * tall), bottom = Math.round(p.top + to * tall);
         if (name === "host" && !p.run.device) continue;  // on a CPU they are the same as the ranges
         if (name === "parts" || name === "comm") band(p.row[name], fills[name], step.start, top, bottom);
-        else boxes(p.run, p.row[name], step.start, top, bottom, name === "host" ? "#fff" : "#eee");
+        else boxes(p.run, p.row[name], step.start, top, bottom, page.colour(name === "host" ? "bg" : "box"));
         if (name === "parts") kernels(p.run, p.row.kernels, step.start, top, bottom);
       } else density(p, step);
-      pen.fillStyle = late ? "#B00020" : "#1a1a1a"; pen.font = (late ? "bold " : "") + (tall > 30 ? 13 : 11) + "px system-ui, sans-serif"; pen.textAlign = "right"; pen.textBaseline = "middle";
-      pen.fillStyle = late ? "#B00020" : "#1a1a1a";
+      pen.font = (late ? "bold " : "") + (tall > 30 ? 13 : 11) + "px system-ui, sans-serif"; pen.textAlign = "right"; pen.textBaseline = "middle";
+      pen.fillStyle = page.colour(late ? "bad" : "ink");
       pen.fillText(p.row ? "rank " + p.row.rank + (late ? " is late" : "") : p.run.density.ranks + " others", GUTTER - 8, p.top + tall * .5);
     });
     for (const run of data.runs) {
-      if (data.runs.length > 1) { pen.fillStyle = "#1a1a1a"; pen.font = "bold 13px system-ui, sans-serif"; pen.textAlign = "left"; pen.textBaseline = "middle"; pen.fillText(run.name, 4, run.top + HEAD / 2); }
+      if (data.runs.length > 1) { pen.fillStyle = page.colour("ink"); pen.font = "bold 13px system-ui, sans-serif"; pen.textAlign = "left"; pen.textBaseline = "middle"; pen.fillText(run.name, 4, run.top + HEAD / 2); }
       const step = run.steps[index];
       pen.save(); pen.beginPath(); pen.rect(GUTTER, 0, w - GUTTER, height); pen.clip(); joins(run, step); arrow(run, step); pen.restore();
     }
-    axis(); outline();
+    if (chosen) { const a = Math.max(GUTTER, x(chosen[0])), b = Math.min(w - 8, x(chosen[1])); pen.fillStyle = "rgba(0,114,178,.18)"; pen.fillRect(a, 0, b - a, height - AXIS); pen.strokeStyle = page.colour("link"); pen.lineWidth = 1; pen.strokeRect(a + .5, .5, Math.max(1, b - a - 1), height - AXIS - 1); }
+    axis(); outline(); overview();
+  }
+  // The complete step in small, with a frame around what is drawn above.
+  function overview() {
+    const small = $("-overview"), high = Math.max(18, Math.min(44, places.length * 5)), p = page.pen(small, high), w = small.clientWidth, whole = longest() * 1.005, all = places.filter(q => q.row), tallness = high / Math.max(1, all.length);
+    const at = t => GUTTER + t / whole * (w - GUTTER - 8);
+    all.forEach((q, n) => {
+      const t = q.row.parts, shift = origin(q.run), columns = new Map();
+      for (let i = Math.max(0, firstAfter(t.e, shift) - 1); i < t.s.length && t.s[i] - shift < whole; i++) {
+        const a = Math.max(GUTTER, at(t.s[i] - shift)), b = at(t.e[i] - shift); if (b <= GUTTER) continue;
+        if (b - a >= 1) { p.fillStyle = data.colours[t.c[i]]; p.fillRect(a, n * tallness, b - a, Math.max(1, tallness - 1)); continue; }
+        const k = Math.floor(a), sum = columns.get(k) ?? {}; sum[t.c[i]] = (sum[t.c[i]] ?? 0) + b - a; columns.set(k, sum);  // of many short ones, the longest part
+      }
+      for (const [k, sum] of columns) { p.fillStyle = data.colours[Object.keys(sum).reduce((m, c) => sum[c] > sum[m] ? c : m)]; p.fillRect(k, n * tallness, 1, Math.max(1, tallness - 1)); }
+    });
+    p.strokeStyle = page.colour("link"); p.lineWidth = 2; p.strokeRect(Math.max(GUTTER, at(view.a)), 1, Math.max(3, at(Math.min(view.b, whole)) - Math.max(GUTTER, at(view.a))), high - 2);
   }
   function density(p, step) {
     const d = p.run.density.steps[index], n = d.shares.length, top = p.top + .06 * tall, high = .56 * tall;
@@ -169,21 +187,28 @@
   function outline() {
     if (document.activeElement !== canvas && !picked) return;
     const p = places[Math.floor(lane / LANES.length)], l = LANES[lane % LANES.length];
-    if (document.activeElement === canvas) { pen.strokeStyle = "#004a9f"; pen.lineWidth = 2; pen.setLineDash([4, 3]); pen.strokeRect(GUTTER - 2, p.top + l[1] * tall - 1, width() - GUTTER - 6, (l[2] - l[1]) * tall + 2); pen.setLineDash([]); }
+    if (document.activeElement === canvas) { pen.strokeStyle = page.colour("link"); pen.lineWidth = 2; pen.setLineDash([4, 3]); pen.strokeRect(GUTTER - 2, p.top + l[1] * tall - 1, width() - GUTTER - 6, (l[2] - l[1]) * tall + 2); pen.setLineDash([]); }
     if (!picked) return;
     const t = tableOf(picked), lanePlace = LANES.find(k => k[0] === picked.lane), a = x(t.s[picked.item] - origin(picked.place.run)), b = x(t.e[picked.item] - origin(picked.place.run));
-    pen.strokeStyle = "#000"; pen.lineWidth = 2.5; pen.strokeRect(Math.max(a, GUTTER), picked.place.top + lanePlace[1] * tall, Math.max(2, b - Math.max(a, GUTTER)), (lanePlace[2] - lanePlace[1]) * tall);
+    pen.strokeStyle = page.colour("ink"); pen.lineWidth = 2.5; pen.strokeRect(Math.max(a, GUTTER), picked.place.top + lanePlace[1] * tall, Math.max(2, b - Math.max(a, GUTTER)), (lanePlace[2] - lanePlace[1]) * tall);
   }
 
   // --- the text about an item ---------------------------------------------------------------------------------------
   const tableOf = p => p.place.row[p.lane === "comm" ? "calls" : p.kernel ? "kernels" : p.lane];
+  function partners(p) {  // the same collective on the other ranks, the last to arrive first
+    const call = p.place.row.calls.n[p.item]; if (call < 0) return "";
+    const found = p.place.run.rows.map(row => [row, row.calls.n.indexOf(call)]).filter(([, i]) => i >= 0).map(([row, i]) => [row.rank, row.calls.s[i]]).sort((a, b) => b[1] - a[1]);
+    if (found.length < 2) return "";
+    const first = found[found.length - 1][1], few = found.slice(0, 5).map(([rank, s]) => `rank ${rank} +${ms(s - first)}`);
+    return `\narrivals after the first: ${few.join(", ")}${found.length > 5 ? `, ${found.length - 5} earlier ones` : ""}`;
+  }
   function words(p) {
     const run = p.place.run, row = p.place.row, t = tableOf(p), i = p.item, begin = ms(t.s[i] - origin(run));
     const head = "rank " + row.rank + (data.runs.length > 1 ? " of " + run.name : "");
     if (p.lane === "comm") {
       const split = t.w[i] < 0 ? "wait and transfer unknown (no partner, or not split)" : "wait " + ms(t.w[i]) + ", transfer " + ms(t.d[i] - t.w[i]);
       const late = t.l[i] === null ? "" : t.l[i] > 0 ? ", arrived " + ms(t.l[i]) + " after the others" : ", arrived " + ms(-t.l[i]) + " before the others";
-      return `${text(run, t.k[i])}, ${size(t.b[i])}, group ${text(run, t.g[i])}\n${head}, from ${begin}, ${ms(t.d[i])}: ${split}\nexposed ${ms(t.x[i])}${late}`;
+      return `${text(run, t.k[i])}, ${size(t.b[i])}, group ${text(run, t.g[i])}\n${head}, from ${begin}, ${ms(t.d[i])}: ${split}\nexposed ${ms(t.x[i])}${late}${partners(p)}`;
     }
     if (p.kernel) return `${text(run, t.n[i])}\n${head}, from ${begin}, ${ms(t.d[i])}`;
     if (p.lane === "parts") return `${data.parts[t.c[i]]}: ${ms(t.d[i])}\n${head}, from ${begin}`;
@@ -210,7 +235,7 @@
   const zoom = (factor, about) => { const c = about === undefined ? (view.a + view.b) / 2 : about; show(c - (c - view.a) * factor, c + (view.b - c) * factor); };
   const pan = share => show(view.a + share * (view.b - view.a), view.b + share * (view.b - view.a));
   function toStep(to) {
-    index = Math.max(0, Math.min(data.runs[0].steps.length - 1, to)); picked = null; said.textContent = "";
+    index = Math.max(0, Math.min(data.runs[0].steps.length - 1, to)); picked = null; said.textContent = ""; choose(null); search(find.value);
     $("-step").value = data.runs[0].steps[index].step; root.dataset.step = data.runs[0].steps[index].step;
     $("-sentence").textContent = data.runs.map(run => (data.runs.length > 1 ? run.name + ": " : "") + run.steps[index].sentence).join("  ");
     numbers(); whole();
@@ -250,28 +275,39 @@
     lane = Math.max(0, Math.min(places.length * LANES.length - 1, to)); picked = null;
     const p = places[Math.floor(lane / LANES.length)]; said.textContent = (p.row ? "rank " + p.row.rank : "others") + ": " + NAMES[LANES[lane % LANES.length][0]]; redraw();
   }
-  const deeds = { in: () => zoom(.5), out: () => zoom(2), left: () => pan(-.25), right: () => pan(.25), all: whole, mark: toMark };
+//= timeline_tools.js
+  const deeds = { sums: () => chosen ? choose(null) : choose(view.a, view.b), next: () => nextHit(1), in: () => zoom(.5), out: () => zoom(2), left: () => pan(-.25), right: () => pan(.25), all: whole, mark: toMark };
   const keys = { "+": () => zoom(.5), "=": () => zoom(.5), "-": () => zoom(2), "0": whole, Home: whole, ArrowLeft: () => pan(-.1), ArrowRight: () => pan(.1),
     ArrowUp: () => toLane(lane - 1), ArrowDown: () => toLane(lane + 1), n: () => neighbour(1), p: () => neighbour(-1), Enter: toPicked, Escape: () => pick(null), l: toMark,
-    "[": () => toStep(index - 1), "]": () => toStep(index + 1), PageUp: () => toStep(index - 1), PageDown: () => toStep(index + 1) };
+    s: () => deeds.sums(), "[": () => toStep(index - 1), "]": () => toStep(index + 1), PageUp: () => toStep(index - 1), PageDown: () => toStep(index + 1) };
   canvas.addEventListener("keydown", e => { if (e.ctrlKey || e.metaKey || e.altKey || !keys[e.key]) return; e.preventDefault(); keys[e.key](); });
   canvas.addEventListener("focus", redraw); canvas.addEventListener("blur", redraw);
   for (const button of root.querySelectorAll("[data-do]")) button.addEventListener("click", () => deeds[button.dataset.do]());
+  const find = $("-find");
+  find.addEventListener("input", () => search(find.value));
+  find.addEventListener("keydown", e => { if (e.key === "Enter") { e.preventDefault(); nextHit(e.shiftKey ? -1 : 1); } });
+  $("-ranks").addEventListener("change", e => showRanks(e.target.value));
+  let over = false; const moveTo = e => { const t = (e.offsetX - GUTTER) / ($("-overview").clientWidth - GUTTER - 8) * longest() * 1.005, half = (view.b - view.a) / 2; show(t - half, t + half); };
+  $("-overview").addEventListener("pointerdown", e => { over = true; e.target.setPointerCapture(e.pointerId); moveTo(e); });
+  $("-overview").addEventListener("pointermove", e => { if (over) moveTo(e); });
+  for (const end of ["pointerup", "pointercancel"]) $("-overview").addEventListener(end, () => over = false);
   $("-step").addEventListener("change", e => toStep(data.runs[0].steps.findIndex(s => s.step === +e.target.value)));
   canvas.addEventListener("wheel", e => { if (!e.ctrlKey && !e.metaKey && document.activeElement !== canvas) return; e.preventDefault(); if (Math.abs(e.deltaX) > Math.abs(e.deltaY)) pan(e.deltaX / width()); else zoom(Math.exp(e.deltaY * .0015), time(e.offsetX)); }, { passive: false });
   canvas.addEventListener("dblclick", e => zoom(.4, time(e.offsetX)));
   let drag = null;
-  canvas.addEventListener("pointerdown", e => { drag = { x: e.offsetX, a: view.a, b: view.b, moved: false }; canvas.setPointerCapture(e.pointerId); });
+  canvas.addEventListener("pointerdown", e => { drag = { x: e.offsetX, a: view.a, b: view.b, moved: false, sums: e.shiftKey }; canvas.setPointerCapture(e.pointerId); });
   canvas.addEventListener("pointerup", e => { if (drag && !drag.moved) { const found = hit(e.offsetX, e.offsetY); pick(found); if (found) lane = places.indexOf(found.place) * LANES.length + LANES.findIndex(l => l[0] === found.lane); } drag = null; });
   canvas.addEventListener("pointercancel", () => drag = null);
   canvas.addEventListener("pointermove", e => {
-    if (drag) { const moved = e.offsetX - drag.x; if (Math.abs(moved) > 3) drag.moved = true; if (drag.moved) { const dt = moved / (width() - GUTTER - 8) * (drag.b - drag.a); show(drag.a - dt, drag.b - dt); tip.hidden = true; return; } }
-    const found = hit(e.offsetX, e.offsetY); tip.hidden = !found; if (!found) return;
+    if (drag) { const moved = e.offsetX - drag.x; if (Math.abs(moved) > 3) drag.moved = true; if (drag.moved && drag.sums) { choose(time(drag.x), time(e.offsetX)); tip.hidden = true; return; } if (drag.moved) { const dt = moved / (width() - GUTTER - 8) * (drag.b - drag.a); show(drag.a - dt, drag.b - dt); tip.hidden = true; return; } }
+    const found = hit(e.offsetX, e.offsetY); tip.hidden = !found;
+    const before = hovered; hovered = found && found.lane === "comm" ? found : null;
+    if ((hovered && hovered.item) !== (before && before.item) || (hovered && hovered.place) !== (before && before.place)) redraw();
+    if (!found) return;
     tip.textContent = words(found);
-    tip.style.left = Math.max(4, Math.min(canvas.offsetLeft + e.offsetX + 14, root.clientWidth - tip.offsetWidth - 6)) + "px";
-    tip.style.top = canvas.offsetTop + e.offsetY + 18 + "px";
+    page.place(tip, root, canvas.offsetLeft + e.offsetX, canvas.offsetTop + e.offsetY);
   });
-  canvas.addEventListener("pointerleave", () => tip.hidden = true);
-  new ResizeObserver(redraw).observe(canvas);
+  canvas.addEventListener("pointerleave", () => { tip.hidden = true; hovered = null; redraw(); });
+  new ResizeObserver(redraw).observe(canvas); page.onTheme.push(redraw);
   toStep(index); draw(); root.dataset.ready = "yes";
 })();

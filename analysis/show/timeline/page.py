@@ -4,8 +4,6 @@ The page holds the tables as gzipped columns (starts as differences, ns); `templ
 embeds the same part.
 """
 
-import base64
-import gzip
 from collections.abc import Sequence
 
 import msgspec
@@ -21,6 +19,7 @@ from rankscope.analysis.show.timeline.codes import EXPOSED_WAIT, HIDDEN_WAIT, NA
 from rankscope.analysis.show.timeline.sentences import TITLES, step_name, step_sentence
 
 _BINS = 600  # of a density, per step
+_ON_DEMAND = 48  # further ranks that the page contains without showing them
 _NAMED_KERNELS = 250_000  # with more records, the page does not contain single kernels
 
 
@@ -41,7 +40,6 @@ def embedded(timelines: Sequence[Timeline], step: int, only: int | None = None) 
     """
     if only is not None:
         timelines = [msgspec.structs.replace(timeline, steps=[only]) for timeline in timelines]
-    data = msgspec.json.encode(payload(timelines, step))
     present = {int(code) for timeline in timelines for view in timeline.views for code in np.unique(view.parts["part"])}
     legend = [
         (COLOURS[name], TITLES[name], name == "exposed_wait") for code, name in enumerate(NAMES) if code in present
@@ -50,13 +48,14 @@ def embedded(timelines: Sequence[Timeline], step: int, only: int | None = None) 
         legend.append((COLOURS["hidden_transfer"], "transfer hidden by compute", False))
         legend.append((COLOURS["hidden_wait"], "wait hidden by compute", True))
     return {
-        "data": base64.b64encode(gzip.compress(data, 6, mtime=0)).decode(),
-        "script": pages.text_of("timeline.js"),
-        "style": pages.text_of("timeline.css"),
+        "data": pages.packed(payload(timelines, step)),
+        "script": pages.text_of("timeline.js").replace("//= timeline_tools.js\n", pages.text_of("timeline_tools.js")),
         "legend": legend,
         "steps": [(number, step_name(number)) for number in _shared(timelines)],
         "step": step,
         "parts": [TITLES[name] for code, name in enumerate(NAMES) if code in present],
+        "ranks": ", ".join(str(rank) for rank in timelines[0].shown[:3])
+        + (", ..." if len(timelines[0].shown) > 3 else ""),
     }
 
 
@@ -70,6 +69,7 @@ def payload(timelines: Sequence[Timeline], step: int) -> Json:
     return {
         "step": step,
         "parts": [TITLES[name] for name in NAMES],
+        "keys": list(NAMES),
         "columns": present,
         "colours": [COLOURS[name] for name in NAMES],
         "strip": [COLOURS[name] for name in STRIP],
@@ -82,15 +82,25 @@ def _run(timeline: Timeline, steps: Sequence[int]) -> Json:
     origin = min(timeline.window(step)[0] for step in steps)
     words = _Words()
     named = sum(len(view.kernels) for view in timeline.rows) <= _NAMED_KERNELS
-    rows = [_row(view, timeline, steps, origin, words, named=named) for view in timeline.rows]
+    rows = [_row(view, timeline, steps, origin, words, named=named) | {"shown": True} for view in timeline.rows]
+    more = [_row(view, timeline, steps, origin, words, named=False) | {"shown": False} for view in _on_demand(timeline)]
     return {
         "name": timeline.name,
         "steps": [_step(timeline, step, origin) for step in steps],
-        "rows": rows,
+        "rows": sorted([*rows, *more], key=lambda row: row["rank"]),
         "density": _density(timeline, steps, origin),
         "words": words.found,
         "device": timeline.device,
     }
+
+
+def _on_demand(timeline: Timeline) -> list[RankView]:
+    """Return the ranks that the page can add: of those without a row the latest ones, without single kernels."""
+    worst = {
+        view.rank: max((late.get(view.rank, 0) for late in timeline.lateness.values()), default=0)
+        for view in timeline.folded
+    }
+    return sorted(timeline.folded, key=lambda view: -worst[view.rank])[:_ON_DEMAND]
 
 
 def _step(timeline: Timeline, step: int, origin: int) -> Json:

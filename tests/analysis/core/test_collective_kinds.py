@@ -24,6 +24,14 @@ KERNELS = {
     "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 8>(long)": "allreduce",
     "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)": "allreduce",
     "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<>": "allreduce",
+    "void tensorrt_llm::kernels::oneShotAllReduceKernel<__nv_bfloat16, 4, true, false>(AllReduceParams)": "allreduce",
+    "void flashinfer::trtllm_mnnvl_allreduce::twoshotAllreduceKernel<(unsigned char)4, __nv_bfloat16>()": "allreduce",
+    "void userbuffers_fp16_sum_inplace_gpu_rr_ag<8>(int, int)": "allgather",  # Transformer Engine
+    "void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<8>(int, int)": "reducescatter",
+    "kuserbuffers_pushsend(int*, int*, int4*)": "send",
+    "void aiter::allgather_lastdim<__hip_bfloat16, 8>(aiter::RankData*)": "allgather",
+    "void quickreduce::allreduce_prototype_twoshot<quickreduce::CodecFP>(char const*)": "allreduce",
+    "c10d::nvshmem_extension::allToAllV(void*, void*, long*)": "alltoall",  # torch's symmetric memory on NVSHMEM
     "ncclAllReduceRingLLKernel_sum_f32(ncclWorkElem)": "allreduce",  # NCCL 2.8
     "ncclKernel_AllReduce_RING_LL_Sum_float(ncclDevComm*, unsigned long, ncclWork*)": "allreduce",  # 2.12 to 2.17
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)": "allreduce",  # 2.19 and later
@@ -42,6 +50,7 @@ OTHERS = [
     "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(at::native::ReduceOp<float>)",
     "triton_poi_fused_gather_0",
     "void my_nccl_like_kernel(float*)",
+    "void flashinfer::trtllm_mnnvl_allreduce::rmsNormLamport<__nv_bfloat16>(float*)",
 ]
 
 

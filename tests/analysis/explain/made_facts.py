@@ -62,10 +62,18 @@ def all_reduces(sizes: list[int], exposed_ms: float = 0.0, dtype: str = "Float",
             "group_size": np.full(4 * count, 2),
             "start_ns": call * MS,
             "transfer_clockfree_ns": np.full(4 * count, int(took_ms * MS)),
+            "scope": np.full(4 * count, -1),
             "exposed_ns": np.full(4 * count, int(exposed_ms * MS)),
         },
         {"kind": ["allreduce"], "dtype": [dtype]},
     )
+
+
+def gathers(exposed_ms: float) -> Table:
+    """One all-gather of FSDP per step and rank, of which nothing is hidden."""
+    calls = all_reduces([10**8], exposed_ms=exposed_ms, took_ms=exposed_ms)
+    columns = {**calls.columns, "scope": np.zeros(len(calls), np.int32)}
+    return Table(columns, {**calls.words, "kind": ["allgather"], "scope": ["FSDP::all_gather (layers.0)"]})
 
 
 def facts(table: Table | None = None, **more: Any) -> Facts:

@@ -29,6 +29,7 @@ from .made_facts import (
     config,
     facts,
     found,
+    gathers,
     late,
     restarts,
     steps,
@@ -91,6 +92,11 @@ BORDERS: list[tuple[str, Facts, Facts]] = [
         "compute_bound",
         facts(steps(host_gap=[30, 30]), activity=activity(kernel_ns=[100, 100], matmul_ns=[60, 60])),
         facts(steps(host_gap=[31, 31]), activity=activity(kernel_ns=[100, 100], matmul_ns=[60, 60])),
+    ),
+    (
+        "exposed_gather",
+        facts(steps(exposed_transfer=[10, 10]), calls=gathers(exposed_ms=3)),
+        facts(steps(exposed_transfer=[10, 10]), calls=gathers(exposed_ms=2.9)),
     ),
     (
         "no_overlap",

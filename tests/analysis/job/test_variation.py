@@ -124,3 +124,27 @@ def test_waiting_for_a_core_is_no_waiting_for_the_loader() -> None:
     made = window(np.full((2, 9), 30.0), core_wait=waits)
     made.columns["data_wait_ns"][:] = 5 * MS
     assert data_wait_ms(made) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("planted_ms", [0.0, 40.0])
+def test_one_long_step_of_one_rank_is_seen_among_waits_for_cores(planted_ms: float) -> None:
+    """Waits of up to 40 ms come in every other step; the job's step alone does not tell 40 ms of work from them."""
+    own, waits = noise(1.0), np.random.default_rng(2).uniform(0, 40, (2, STEPS))
+    own[1, 13] += planted_ms
+    found = slow_steps.find(window(own, core_wait=waits), Limits(), {})
+    if not planted_ms:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.steps, found.ranks, found.waiting, found.place) == ([13], [1], [0], "forward")
+        assert found.lost_ms < 1.0 < found.slow_ms - found.usual_ms
+
+
+def test_slow_steps_that_began_in_the_warm_up_are_counted_from_the_first_counted_one() -> None:
+    own = noise(0.5)
+    own[:, 8:12] += 100
+    made = window(own)
+    made.counted[:10] = False
+    found = slow_steps.find(made, Limits(), {})
+    assert found is not None and found.steps == [10]
+    assert found.slow_ms - found.usual_ms == pytest.approx(200, rel=0.05)  # one event of two counted steps

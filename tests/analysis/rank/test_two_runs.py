@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.analysis import load
+from rankscope.analysis import load, summarise
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.show.words import verdict_sentence
 
 from ..made_traces import PID, MadeTrace
 
@@ -39,6 +40,7 @@ def test_ranks_that_share_no_collective_are_said_to_train_on_their_own(tmp_path:
     analysis = load(tmp_path)
     (notice,) = [one for one in analysis.notices if one.kind == "independent_ranks"]
     assert "DistributedDataParallel" in notice.message
+    assert verdict_sentence(summarise(analysis)).startswith("The ranks share no collective, so each trains on its own")
     assert analysis.verdict.verdict == "undetermined"
     (tmp_path / "rank1.json").unlink()
     assert not [one for one in load(tmp_path).notices if one.kind == "independent_ranks"], "its partner is unknown"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.analysis.commands.report_compare import report_main
+from rankscope.analysis.commands.report_compare import compare_main, report_main
 from rankscope.conf.sweep_dir import PointRecord, SweepDir, SweepRecord
 
 from .browser import OpenPage, axe_violations
@@ -39,6 +39,22 @@ def test_scaling_report(width: int, sweep: Path, open_page: OpenPage) -> None:
     assert page.evaluate("[...document.images].every(image => image.naturalWidth > 0 && image.alt)")
     assert page.locator("img").count() >= 1 and page.locator("table").count() >= 2
     assert "out of memory" in page.locator("tr.failed").inner_text()
+    assert axe_violations(page) == []
+
+
+def test_compared_runs_have_both_curves_and_what_changed(tmp_path: Path, open_page: OpenPage) -> None:
+    for name in ("a", "b"):
+        shutil.copytree(RUNS / "resnet_w2", tmp_path / name)
+    settings = tmp_path / "b" / "config.yaml"
+    settings.write_text(settings.read_text().replace("num_workers: 0", "num_workers: 3"))
+    versions = tmp_path / "b" / "environment.json"
+    versions.write_text(versions.read_text().replace("2.28.9", "<b>2.99"))
+    assert compare_main([str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path), "--quiet"]) == 0
+    page = open_page(tmp_path / "compare.html")
+    page.wait_for_selector("#curve[data-ready=yes]")
+    text = page.inner_text("main")
+    assert "no difference beyond noise" in text and "num_workers: 0 -> 3" in text and "<b>2.99" in text
+    assert page.get_by_role("region", name="Steps in numbers").count() == 2
     assert axe_violations(page) == []
 
 

@@ -92,7 +92,7 @@ def test_mouse_zooms_moves_hovers_and_picks(straggler: Path, open_page: OpenPage
 
 def test_keyboard_alone_does_the_same(straggler: Path, open_page: OpenPage) -> None:
     page = ready(open_page(straggler))
-    for _ in range(12):
+    for _ in range(20):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.id") == "timeline-canvas":
             break

@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 from rankscope.analysis.core.units import percentiles
 from rankscope.analysis.read import pass_steps
 from rankscope.analysis.sweep.latency import curves, knee
+from rankscope.analysis.sweep.points import Point
+from rankscope.analysis.sweep.report import summarise_sweep
 from rankscope.analysis.sweep.scaling import Measured
 from rankscope.analysis.verify import plain_pass
-from rankscope.conf import RunDir, parse_config
+from rankscope.conf import RunConfig, RunDir, parse_config
+from rankscope.conf.sections import DdpConfig
 
 CASES = Path(__file__).parents[2] / "data" / "scaling"
 
@@ -92,3 +95,14 @@ def test_throughput_is_that_of_the_steady_unprofiled_steps(tmp_path: Path) -> No
     assert steady_ns is not None and traced_ns is not None
     assert traced_ns == pytest.approx(wanted["profiled_step_time_s"] * 1e9)
     assert traced_ns / steady_ns - 1 == pytest.approx(wanted["profiler_overhead_ratio"])
+
+
+def test_a_report_has_one_throughput_for_each_point() -> None:
+    """One answer of 20 ms among nine of 10 ms: the mean is 11 ms, so 4 samples a batch are 4000 / 11 samples/s."""
+    steps = [np.array([10.0] * 9 + [20.0])]
+    by_median = Measured(id="a", job={}, world_size=1, rank_batch=4, ddp=False, samples_per_s=400.0, steps_ms=steps)
+    config = RunConfig(mode="inference", ddp=DdpConfig(enabled=False), warmup_steps=50)
+    point = Point(id="a", run_dir=None, overrides=[], baseline=False, status="completed", config=config)
+    point.measured = by_median
+    found = summarise_sweep([point], target=0.8)
+    assert found["points"][0]["samples_per_s"] == found["latency"][0]["samples_per_s"] == pytest.approx(4000 / 11)

@@ -10,6 +10,7 @@ import pytest
 
 from rankscope.analysis.sweep.points import Point, run_point, tell_jobs_apart
 from rankscope.analysis.sweep.scaling import Measured, advice, efficiencies, interval, waterfalls
+from rankscope.analysis.sweep.words import headline
 from rankscope.analysis.verify.gpu_peaks import dense_peak_flops
 from rankscope.conf import RunDir, parse_config
 
@@ -76,6 +77,32 @@ def test_waterfall_sums_to_the_measured_step() -> None:
     assert strong.losses_ms["smaller_batch"] == pytest.approx(30 - 50 / 2)
     for fall in (weak, strong):
         assert fall.ideal_ms + sum(fall.losses_ms.values()) + fall.rest_ms == pytest.approx(fall.measured_ms)
+
+
+def test_headline_says_where_the_largest_job_loses_time() -> None:
+    """Two ranks: 10 ms become 12.5, 80 %; four: 16 ms, 62.5 %. Of the 6 ms, waiting takes 4 and compute 1.5."""
+    rows = [
+        {"id": "b", "label": "2 x 8", "world_size": 2, "weak": 0.8, "weak_interval": None},
+        {"id": "c", "label": "4 x 8", "world_size": 4, "weak": 0.625, "weak_interval": (0.6, 0.65)},
+    ]
+    fall = {"id": "c", "kind": "weak", "ideal_ms": 10.0, "measured_ms": 16.0, "rest_ms": 0.5}
+    fall["losses_ms"] = {"compute_inflation": 1.5, "exposed_wait": 4.0}
+    said = headline(rows, [fall])
+    assert said == (
+        "4 x 8: weak efficiency 62.5% (60.0% to 65.0%). Of 6.00 ms lost in each step, exposed wait takes 4.00 ms, "
+        "compute inflation takes 1.50 ms."
+    )
+    assert "cannot be split" in (headline(rows, []) or "") and headline([], []) is None
+
+
+def test_no_advice_from_a_difference_within_the_noise() -> None:
+    """A step at twice the batch takes 2.1 times as long; where steps vary by half, this may be chance."""
+    rng = np.random.default_rng(3)
+    for spread, advised in ((0.001, True), (0.5, False)):
+        steps = [[mean * np.exp(rng.normal(0, spread, 20)) for _ in range(3)] for mean in (10.0, 21.0)]
+        pair = [point("b8", 1, 8, 10.0), point("b16", 1, 16, 21.0)]
+        pair = [msgspec.structs.replace(item, steps_ms=made) for item, made in zip(pair, steps, strict=True)]
+        assert any("stops growing" in line for line in advice(pair)) == advised
 
 
 def test_unknown_parts_are_rest() -> None:

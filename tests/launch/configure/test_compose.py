@@ -7,9 +7,11 @@ import msgspec
 import pytest
 
 from rankscope.conf import ConfigError, RunConfig, parse_config
+from rankscope.conf.key_help import KEY_HELP
 from rankscope.conf.sections import ModelName, SlurmConfig
 from rankscope.launch.configure.compose import compose, keys, option_groups, submission
 from rankscope.launch.configure.usage import usage
+from rankscope.launch.main import main
 
 MODELS = ", ".join(sorted(get_args(ModelName)))
 OPTIONS = [(group, option) for group, options in option_groups().items() for option in options]
@@ -25,7 +27,13 @@ REFUSED = [
     ("model.size=giant", ("model.size='giant'", "tiny, small, medium, large, xl")),
     ("model={name: gpt}", ("model", MODELS)),
     ("world_size=1,2", ("world_size=1,2", "several values")),
-    ("world_size=", ("world_size=''", "int")),
+    ("world_size=", ("world_size=''", "whole number")),
+    ("model=gpd", ("model=gpd", "did you mean gpt")),
+    ("device=gpu", ("device='gpu'", "did you mean cuda")),
+    ("passes=[plain,tourch]", ("passes[1]='tourch'", "did you mean torch")),
+    ("passes=plain", ("passes='plain'", "a list", "passes=[")),
+    ("steps_from=auto", ("steps_from=auto", "script=FILE")),
+    ("scenario.rank=first", ("scenario.rank='first'", "all, rotating, a whole number")),
     ("passes=[plain", ("passes=[plain", "key=value")),
     ("world_size", ("world_size", "key=value")),
     ("name=${nowhere}", ("nowhere", "name")),
@@ -79,6 +87,14 @@ def test_refusal_is_one_line_that_names_the_key(override: str, parts: tuple[str,
         assert part in message
 
 
+@pytest.mark.parametrize(
+    "word", ["batch_size=8", "num_workers=0", "model=gpt", "precision=fp32", "ddp.bucket_cap_mb=25"]
+)
+def test_a_script_ignores_no_key_in_silence_not_even_a_default(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"only applies to the reference model; train.py takes its own settings"):
+        compose(["script=train.py", word])
+
+
 def test_overrides_beat_groups_and_words_like_off_stay_words() -> None:
     config = compose(["scenario=slow_host", "scenario.ms=5", "world_size=2", "compile=off", "passes=[torch]"])
     assert (config.scenario.fault, config.scenario.ms, config.compile, config.passes) == ("host", 5, "off", ["torch"])
@@ -98,9 +114,32 @@ def test_what_composes_survives_plain_data() -> None:
     assert parse_config(msgspec.to_builtins(config)) == config
 
 
-def test_help_names_every_key_within_80_columns() -> None:
-    text = usage()
-    assert max(map(len, text.splitlines())) <= 80
-    sections = {a for a, b in pairwise(keys()) if b.startswith(f"{a}.")}
-    for key in set(keys()) - sections:
-        assert f"  {key}=" in text
+def test_help_explains_every_key_within_80_columns() -> None:
+    lines = usage().splitlines()
+    assert max(map(len, lines)) <= 80
+    every = [*keys(), *keys(SlurmConfig, "hydra.launcher.")]
+    settable = set(every) - {a for a, b in pairwise(every) if b.startswith(f"{a}.")}
+    assert settable == set(KEY_HELP)
+    for key in settable:
+        at = next(row for row, line in enumerate(lines) if line.startswith(f"  {key}="))
+        text = " ".join(" ".join(lines[at + 1 : at + 6]).split())
+        assert " ".join(KEY_HELP[key].split()) in text
+
+
+def test_help_begins_with_your_own_script() -> None:
+    assert usage().splitlines()[0] == "usage: rankscope run script=FILE [KEY=VALUE]... [-- ARGUMENT...]"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--world-size=2"], "did you mean world_size=2?"),
+        (["--hepl"], "did you mean --help?"),
+        (["script=train.py", "--lr", "3"], "an argument of the script comes after -- (script=train.py -- --lr ...)"),
+        (["train.py"], "did you mean script=train.py?"),
+        (["optimzer=sgd"], "did you mean optimizer?"),
+    ],
+)
+def test_what_a_user_of_other_programs_writes(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err

@@ -186,6 +186,22 @@ def test_a_rank_without_steps_is_named(
     assert "Recorder().step()" in err and "Traceback" not in err
 
 
+def test_a_script_that_ends_itself_says_why_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import argparse\nargparse.ArgumentParser(prog='train').parse_args()\n"
+    status, err, _ = launch(tmp_path, code, "world_size=1", "--", "--nope", "3", monkeypatch=monkeypatch)
+    assert status == 2
+    assert "ended itself with exit status 2" in err and "train: error: unrecognized arguments: --nope 3" in err
+
+
+def test_a_loop_without_a_step_is_told_so_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "from rankscope.harness import Recorder\nRecorder(); train(after=lambda: time.sleep(0.05)); print('END')\n"
+    status, err, run_dir = launch(tmp_path, code, "world_size=1", monkeypatch=monkeypatch)
+    assert status == 2 and "ended without a step" in err
+    assert "backward passes, and no step was found; the script goes on" in err and "steps_from=backward" in err
+    (said,) = run_dir.for_pass("plain").torchrun.glob("*/*/0/stdout.log")
+    assert "END" in said.read_text()
+
+
 def test_a_stuck_rank_is_named_without_a_signal_of_the_script_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ _ARGUMENT_KEYS = {
     "dtype": ("dtype", layout.SYMBOL),
     "Process Group Name": ("group", layout.SYMBOL),
     "Process Group Ranks": ("group_ranks", layout.SYMBOL),
+    "Process Group Description": ("group_desc", layout.SYMBOL),
     "Seq": ("seq", layout.INTEGER),
 }
 
