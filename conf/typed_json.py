@@ -32,6 +32,6 @@ def fits(value: Any, kind: Any) -> bool:
     """Return whether a value that was read from JSON has this type, within its limits."""
     try:
         msgspec.convert(value, kind)
-    except (msgspec.ValidationError, OverflowError, RecursionError):
+    except (ValueError, OverflowError, RecursionError):  # also of half a surrogate instead of a number or a choice
         return False
     return True

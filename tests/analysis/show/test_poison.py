@@ -20,7 +20,7 @@ COMMANDS: dict[Make, list[list[str]]] = {
     make_run: [
         ["analyze", "PATH", "--out", "OUT", "--ceilings", "CEILINGS"],
         ["timeline", "PATH", "--out", "OUT"],
-        ["compare", "PATH", "PATH"],
+        ["compare", "PATH", "PATH", "--out", "OUT"],
         ["tensorboard", "PATH", "--out", "OUT"],
     ],
     make_traces: [
@@ -34,7 +34,7 @@ COMMANDS: dict[Make, list[list[str]]] = {
         ["timeline", "PATH", "--out", "OUT"],
         ["nsys-strip", "FILE", "--out", "OUT"],
     ],
-    make_sweep: [["report", "PATH", "--out", "OUT"], ["compare", "PATH", "PATH"]],
+    make_sweep: [["report", "PATH", "--out", "OUT"], ["compare", "PATH", "PATH", "--out", "OUT"]],
 }
 
 
