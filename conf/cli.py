@@ -49,10 +49,20 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "compare_main",
         "compare two runs or sweeps by metric; a gate for CI",
     ),
+    "try": (
+        "rankscope.launch.trial",
+        "main",
+        "measure what the advice of a finding really brings",
+    ),
     "timeline": (
         "rankscope.analysis.commands.timeline",
         "main",
         "draw all ranks on one clock (picture, page, Perfetto)",
+    ),
+    "hang": (
+        "rankscope.analysis.commands.hang",
+        "main",
+        "which rank blocks a job that hangs, from its dumps",
     ),
     "tensorboard": (
         "rankscope.analysis.commands.tensorboard",

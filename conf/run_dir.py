@@ -196,6 +196,16 @@ class RunDir:
         return self.path / "launcher.log"
 
     @property
+    def trials(self) -> Path:
+        """What `rankscope try` measured: a list with one entry per trial (JSON)."""
+        return self.path / "trials.json"
+
+    @property
+    def trial_runs(self) -> Path:
+        """The run folders of trials."""
+        return self.path / "trials"
+
+    @property
     def analysis(self) -> Path:
         return self.path / "analysis"
 

@@ -6,15 +6,17 @@ from typing import Any
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.explain.findings import rule_of
 from rankscope.analysis.show.words import byte_size, device_words, ranks_words
+from rankscope.conf.trials import Trial
 
 _SECTIONS = {"steps": "steps", "collectives": "collectives", "kernels": "kernels-by-name", "trust": "trust"}
 _SHARES = ("_share", "_ratio", "share", "of_ceiling", "overhead_share")
 _NAMED = 8  # items of a list in the evidence
 
 
-def cards(summary: Json) -> list[Json]:
-    """Return one card for each finding: what, how much, which ranks, where to see it, and the evidence."""
-    return [_card(finding, summary) for finding in summary["findings"]]
+def cards(summary: Json, trials: Sequence[Trial]) -> list[Json]:
+    """Return one card for each finding: what, how much, which ranks, where to see it, the evidence, its last trial."""
+    of_finding = {trial.finding: trial.sentence for trial in trials}  # the last one counts
+    return [_card(finding, summary) | {"tried": of_finding.get(finding["id"])} for finding in summary["findings"]]
 
 
 def _card(finding: Json, summary: Json) -> Json:

@@ -30,6 +30,7 @@ from rankscope.analysis.show.words import (
     worth_dimensions,
 )
 from rankscope.conf.files import read_bytes
+from rankscope.conf.trials import read_trials
 
 _ROWS = 64  # ranks in the bars and the numbers; with more ranks, the late one and the slowest
 
@@ -57,7 +58,7 @@ def report_html(
         verdict=verdict_sentence(summary),
         slow=slow_words(summary),
         numbers=four_numbers(summary),
-        cards=cards(summary),
+        cards=cards(summary, [] if run_dir is None else read_trials(run_dir)),
         memory=memory_words(summary["memory"]),
         per=per_words(summary),
         overheads=slowdowns(summary),

@@ -1,0 +1,60 @@
+"""`rankscope hang` on jobs of three real ranks that hang, from the dumps and stacks that they leave."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankscope.analysis.commands.hang import main
+
+CASES = {
+    "loader": ("missing_rank", [1], "did not come to all_reduce number 4"),
+    "crashed": ("no_dump", [1], "left no dump"),
+    "order": ("different_order", [0, 1], "another order: broadcast"),
+    "sizes": ("different_call", [1], "all_reduce of [[20]] as number 4"),
+    "groups": ("different_order", None, "circle"),
+}
+
+
+def hung(case: str, folder: Path, form: str) -> None:
+    program = Path(__file__).with_name("hang_job.py")
+    world = 3 if case in ("sizes", "crashed") else 2
+    ranks = [
+        subprocess.Popen([sys.executable, str(program), case, str(rank), str(world), str(folder), form])
+        for rank in range(world)
+    ]
+    for process in ranks:
+        assert process.wait(120) == 0
+
+
+@pytest.mark.parametrize(("case", "form"), [(case, "pickle" if case == "loader" else "json") for case in CASES])
+def test_the_blocking_rank_is_named(case: str, form: str, tmp_path: Path) -> None:
+    cause, ranks, said = CASES[case]
+    hung(case, tmp_path, form)
+    status = main([str(tmp_path), "--json", str(tmp_path / "found.json"), "--quiet"])
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["cause"] == cause and said in " ".join(found["lines"]), found["lines"]
+    assert ranks is None or found["ranks"] == ranks
+    assert status == (3 if case == "crashed" else 0)
+    if case == "loader":
+        assert "hang_job.py" in found["places"]["1"] and "wait_for_a_batch" in found["places"]["1"]
+
+
+def test_a_pickle_that_is_a_program_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Program:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (Path(tmp_path / "ran"),)  # type: ignore[return-value]
+
+    (tmp_path / "dump_0").write_bytes(pickle.dumps({"entries": [Program()]}))
+    assert main([str(tmp_path)]) == 2
+    assert not (tmp_path / "ran").exists()
+    assert "a damaged dump: it wants to import" in capsys.readouterr().err
+
+
+def test_a_folder_without_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "rank0.json").write_text("{}")
+    assert main([str(tmp_path)]) == 2
+    assert "TORCH_FR_BUFFER_SIZE" in capsys.readouterr().err
