@@ -215,6 +215,14 @@ def test_names_that_differ_only_in_the_middle(fast: bool, tmp_path: Path) -> Non
     assert kineto.read(tmp_path / "rank0.json", fast=fast).device.texts("name") == names
 
 
+def test_a_kernel_without_name_on_a_stream_of_communication(tmp_path: Path) -> None:
+    nameless = [kernel("", ts, 20, 20) for ts in (200, 300)]
+    for event in nameless:
+        del event["name"]
+    found = load(write(tmp_path, document(0, [step(1, 0, 500), reduction(10, 100, 1), *nameless])))
+    assert [data.rank for data in found.ranks] == [0]
+
+
 def test_a_huge_rank_json_is_as_if_missing(tmp_path: Path) -> None:
     run = shutil.copytree(CASES.parent / "runs" / "resnet_w2", tmp_path / "run")
     info = run / "passes" / "torch" / "ranks" / "1" / "rank.json"
