@@ -50,7 +50,7 @@ def commands(kind: str, folder: Path, out: Path, chance: random.Random) -> list[
             chance.choice(
                 [
                     ["report", path, "--out", str(out / "report"), "--quiet"],
-                    ["compare", path, path],
+                    ["compare", path, path, "--out", str(out / "compared")],
                     ["tensorboard", path, "--out", str(out / "log")],
                 ]
             )
@@ -66,7 +66,10 @@ def commands(kind: str, folder: Path, out: Path, chance: random.Random) -> list[
             ]
         )
     if kind == "runs" and chance.random() < 0.015:
-        found += [["compare", path, path], ["tensorboard", path, "--out", str(out / "log")]]
+        found += [
+            ["compare", path, path, "--out", str(out / "compared")],
+            ["tensorboard", path, "--out", str(out / "log")],
+        ]
     if kind == "exports" and chance.random() < 0.05:
         found.append(["nsys-strip", *map(str, sorted(folder.glob("*.sqlite"))), "--out", str(out / "stripped")])
     return found

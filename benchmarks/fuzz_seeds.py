@@ -121,6 +121,9 @@ def _few_rows(data: bytes) -> bytes:
 
 def _with_all_passes(run: Recording) -> Recording:
     """Add a repeat, the timed, detail and nsys passes, samples of slow steps, and an earlier analysis."""
+    from rankscope.analysis import load, summarise
+    from rankscope.analysis.options import Options
+
     files = dict(run)
     for rank in ("0", "1"):
         for name in ("rank.json", "steps.parquet"):
@@ -133,8 +136,7 @@ def _with_all_passes(run: Recording) -> Recording:
         files[f"passes/plain/ranks/{rank}/slow_steps.json"] = json.dumps(stacks).encode()
         export = DATA / "nsys" / "gloo_w2" / f"rank_{rank}.sqlite"
         files[f"passes/nsys/ranks/{rank}/nsys.sqlite"] = export.read_bytes()
-    parts = dict.fromkeys(("compute", "transfer", "wait", "copy", "data_stall", "host"), 1.0)
-    summary = {"per_rank": [{"rank": rank, "breakdown_ms": parts} for rank in (0, 1)], "steps": [{"step": 12}]}
+    summary = summarise(load(DATA / "runs" / "resnet_w2", options=Options(cache=False)))
     files["analysis/summary.json"] = json.dumps(summary).encode()
     return files
 

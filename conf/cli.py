@@ -5,6 +5,7 @@ must start without torch and Hydra.
 """
 
 import importlib
+import io
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -145,6 +146,9 @@ def rankscope() -> None: ...
 def main(argv: list[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 valid, 2 no numbers, 3 partial, 4 a gate broken, 1 a bug."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # what the terminal's encoding lacks is printed as an escape
+            stream.reconfigure(errors="backslashreplace")
     words = ["--help"] if arguments[:1] in ([], ["help"]) else list(arguments)
     try:
         with rankscope.make_context("rankscope", words) as context:
@@ -154,6 +158,9 @@ def main(argv: list[str] | None = None) -> int:
         return end.exit_code if arguments else NO_NUMBERS
     except click.ClickException as error:
         complain(f"rankscope: {error.format_message()}")
+        return NO_NUMBERS
+    except OSError as error:  # of a command's help; a command handles its own
+        complain(f"rankscope: standard output cannot be written ({error.strerror})")
         return NO_NUMBERS
     except (click.exceptions.Abort, KeyboardInterrupt):  # before or after a command, which handles its own
         return INTERRUPTED

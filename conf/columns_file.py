@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rankscope.conf.files import read_json, replacing, write_text
+from rankscope.conf.files import read_json, write_parquet, write_text
 
 ARROW_TYPES = {str: "string", int: "int64", float: "double", bool: "bool"}
 
@@ -43,10 +43,7 @@ def read_columns(parquet: Path, types: Mapping[Any, type]) -> Any:
 
 def to_parquet(parquet: Path, types: Mapping[Any, type]) -> None:
     """Turn the JSON file into `parquet` and remove it; nothing if there is none."""
-    import pyarrow.parquet as pq
-
     if not json_of(parquet).exists():
         return
-    with replacing(parquet) as temporary:
-        pq.write_table(read_columns(parquet, types), temporary, compression="zstd")
+    write_parquet(parquet, read_columns(parquet, types))
     json_of(parquet).unlink()

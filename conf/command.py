@@ -1,5 +1,6 @@
 """What all commands share: an error that a user can mend becomes one line on stderr and an exit status."""
 
+import contextlib
 import os
 from collections.abc import Sequence
 
@@ -46,4 +47,5 @@ def say(text: str) -> None:
 
 def complain(text: str) -> None:
     """Print a message on stderr. It may name files and hold text from them."""
-    click.echo(visible(text), err=True)
+    with contextlib.suppress(OSError):  # nobody can be told that stderr is full; the exit status still matters
+        click.echo(visible(text), err=True)

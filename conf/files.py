@@ -47,6 +47,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_parquet(path: Path, table: Any) -> None:
+    """Write an Arrow table, completely or not at all. Through an open file, as Arrow takes only names in UTF-8."""
+    import pyarrow.parquet as pq
+
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        pq.write_table(table, file, compression="zstd")
+
+
 def text_of(path: Path) -> str:
     """Return the text of a log, or an empty text if it cannot be read."""
     try:
@@ -55,12 +63,12 @@ def text_of(path: Path) -> str:
         return ""
 
 
-def read_bytes(path: Path, *, follow: bool = False) -> bytes:
-    """Read a regular file of at most `MOST_BYTES`, and a link only with `follow`. Raises `OSError`."""
+def read_bytes(path: Path, *, follow: bool = False, most: int = MOST_BYTES) -> bytes:
+    """Read a regular file of at most `most` bytes, and a link only with `follow`. Raises `OSError`."""
     with os.fdopen(open_regular(path, follow=follow), "rb") as file:
-        data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"larger than {MOST_BYTES >> 20} MiB", str(path))
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most >> 20} MiB", str(path))
     return data
 
 
@@ -79,15 +87,14 @@ def open_regular(path: Path, *, follow: bool = False) -> int:
     return descriptor
 
 
-def read_json(path: Path, *, follow: bool = False) -> Any:
+def read_json(path: Path, *, follow: bool = False, most: int = MOST_BYTES) -> Any:
     """Read JSON; numbers that no file of ours holds (NaN, infinity, thousands of digits) are null.
 
     Raises `OSError`, or `ValueError` if the text is not JSON or is nested too deep.
     """
     try:
-        return json.loads(
-            read_bytes(path, follow=follow), parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole
-        )
+        data = read_bytes(path, follow=follow, most=most)
+        return json.loads(data, parse_constant=lambda _: None, parse_float=_finite, parse_int=_whole)
     except RecursionError:
         raise ValueError(f"{path}: nested too deep") from None
 

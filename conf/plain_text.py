@@ -3,7 +3,9 @@
 A recording may come from anybody. Hosts, groups, kernels, files and messages can hold any character.
 """
 
+import os
 import unicodedata
+from pathlib import Path
 
 _KEPT = "\n\t"
 # Controls, directions and invisible letters, halves of surrogates, ends of lines and of paragraphs.
@@ -24,6 +26,11 @@ def _acts(letter: str) -> bool:
 def _escaped(letter: str) -> str:
     code = ord(letter)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def path_text(path: str | Path) -> str:
+    """Return a path, or a name from it, as text: bytes that are not UTF-8 are unknown letters in it."""
+    return os.fsencode(path).decode("utf-8", "replace")
 
 
 def markdown(text: str) -> str:

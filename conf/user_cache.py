@@ -33,6 +33,22 @@ def _of_this_process() -> Path:
     return folder
 
 
+def is_private(folder: Path) -> bool:
+    """Make a folder in `user_folder()`, and return whether only this user can write to it or put another in its place.
+
+    What is read from such a folder is run (compiled code) or given as ours (pages). The user's own link is followed.
+    """
+    try:
+        for path in (folder.parent, folder):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = path.stat()
+            if found.st_mode & 0o022 or {found.st_uid, path.lstat().st_uid} != {os.getuid()}:
+                return False
+    except OSError:
+        return False
+    return True
+
+
 def path_for(folder: Path, host: str, device: str, backend: str, world_size: int) -> Path:
     """Return the ceilings file of one host, device type, backend and number of ranks."""
     key = hashlib.sha256(repr((host, device, backend, world_size)).encode()).hexdigest()[:12]

@@ -59,7 +59,7 @@ def stepped(ranks: Sequence[RankData]) -> list[Notice]:
     """Return a notice for each rank whose clock was set while it recorded: no line through its probes is right then."""
     found = []
     for data in ranks:
-        offsets = [probe.offset_ns for probe in sorted(data.probes, key=lambda probe: probe.time_ns)]
+        offsets = [probe.offset_ns for probe in data.probes]  # as written: a clock that is set back orders them wrongly
         moved = offsets[-1] - offsets[0] if offsets else 0
         if abs(moved) > _STEPPED:
             text = (

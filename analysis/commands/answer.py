@@ -8,6 +8,7 @@ from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
 from rankscope.analysis.show.summary import summarise
 from rankscope.conf.files import write_json
+from rankscope.conf.plain_text import path_text
 
 
 def make(paths: tuple[Path, ...], options: Options) -> tuple[Json, Callable[[Path], None]]:
@@ -18,7 +19,7 @@ def make(paths: tuple[Path, ...], options: Options) -> tuple[Json, Callable[[Pat
     def write(folder: Path) -> None:
         from rankscope.analysis.show import files
 
-        files.write(analysis, summary, folder, paths[0].resolve().name)
+        files.write(analysis, summary, folder, path_text(paths[0].resolve().name))
         write_json(folder / "summary.json", summary)
 
     return summary, write

@@ -22,7 +22,7 @@ from rankscope.analysis.options import Options
 from rankscope.analysis.rank.code_version import code_version
 from rankscope.analysis.rank.prune import prune
 from rankscope.conf.files import open_regular, read_bytes, replacing, write_json
-from rankscope.conf.user_cache import cache_folder, user_folder
+from rankscope.conf.user_cache import cache_folder, is_private, user_folder
 
 _SUMMARY, _LIST = "summary.json", "files.json"
 _SMALLEST = 1 << 17  # bytes of input below which analysing again takes no longer
@@ -78,8 +78,9 @@ def keep(key: str | None, made: Path | None, summary: Json) -> None:
     if key is None:
         return
     place = user_folder() / "answers" / key
+    if not is_private(place.parent):
+        return
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".new-", dir=place.parent, ignore_cleanup_errors=True) as aside:
             entry = Path(aside) / "entry"
             if made is not None:
@@ -97,7 +98,7 @@ def keep(key: str | None, made: Path | None, summary: Json) -> None:
 
 def kept(key: str | None) -> Answer | None:
     """Return the answer kept under `key`, None if there is none or it is damaged."""
-    if key is None:
+    if key is None or not is_private(user_folder() / "answers"):
         return None
     folder = user_folder() / "answers" / key
     try:

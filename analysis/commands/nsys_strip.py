@@ -57,7 +57,9 @@ def strip(source: Path, target: Path) -> None:
     export = Export(source, source.name)
     try:
         with replacing(target) as temporary:
-            database = sqlite3.connect(f"file:{quote(str(temporary.resolve()))}", isolation_level=None, uri=True)
+            database = sqlite3.connect(
+                f"file:{quote(os.fsencode(temporary.resolve()))}", isolation_level=None, uri=True
+            )
             try:
                 _copy(export, database)
             except sqlite3.Error as error:

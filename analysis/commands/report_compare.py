@@ -21,6 +21,7 @@ from rankscope.analysis.sweep.report import summarise_sweep, write_report
 from rankscope.conf import RunDir
 from rankscope.conf.contract import GATE, OK, PARTIAL
 from rankscope.conf.files import write_json, write_text
+from rankscope.conf.plain_text import path_text
 from rankscope.conf.sweep_dir import SweepDir
 
 
@@ -43,7 +44,7 @@ def report(sweeps: tuple[Path, ...], out: Path | None, target: float, allow_part
         progress.next("bootstrapping intervals")
         summary = summarise_sweep(points, target)
         progress.next("drawing figures")
-        write_report(summary, points, target_folder, ", ".join(sweep.resolve().name for sweep in sweeps))
+        write_report(summary, points, target_folder, ", ".join(path_text(sweep.resolve().name) for sweep in sweeps))
     console = Console(quiet=quiet)
     show_sweep(summary, console)
     console.print(f"\nReport: {target_folder / 'report.html'}, {target_folder / 'report.md'}")

@@ -24,6 +24,7 @@ from rankscope.analysis.show.words import verdict_sentence
 from rankscope.conf import RunDir
 from rankscope.conf.contract import OK, PARTIAL
 from rankscope.conf.files import replacing, write_text
+from rankscope.conf.plain_text import path_text
 
 _KINDS = ("picture", "page", "perfetto")
 
@@ -109,8 +110,8 @@ def timeline_command(
 
 
 def _names(paths: tuple[Path, ...]) -> list[str]:
-    names = [path.resolve().name for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+    names = [path_text(path.resolve().name) for path in paths]
+    return names if len(set(names)) == len(names) else [path_text(path) for path in paths]
 
 
 def _common_step(

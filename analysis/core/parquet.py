@@ -1,6 +1,7 @@
 """Tables as Parquet files, which are read when their columns are first used."""
 
 import hashlib
+import mmap
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -50,14 +51,15 @@ def write_table(path: Path, table: Table) -> None:
         "column_encoding": {name: "DELTA_BINARY_PACKED" for name in integers},
     }
     writer = None
-    for low in range(0, max(len(table), 1), _ROW_GROUP):  # a part at a time: Arrow's copy of a table is large
-        part = Table({name: column[low : low + _ROW_GROUP] for name, column in table.columns.items()}, table.words)
-        arrow = part.to_arrow()
-        writer = writer or pq.ParquetWriter(path, arrow.schema, **settings)
-        writer.write_table(arrow)
-    if writer is not None:
-        writer.close()
-    with path.open("rb+") as file:
+    with path.open("wb+") as file:
+        for low in range(0, max(len(table), 1), _ROW_GROUP):  # a part at a time: Arrow's copy of a table is large
+            part = Table({name: column[low : low + _ROW_GROUP] for name, column in table.columns.items()}, table.words)
+            arrow = part.to_arrow()
+            writer = writer or pq.ParquetWriter(file, arrow.schema, **settings)
+            writer.write_table(arrow)
+        if writer is not None:
+            writer.close()
+        file.seek(0)
         file.write(hashlib.file_digest(file, _checksum).digest())
 
 
@@ -99,12 +101,11 @@ def read_table(path: Path, columns: list[str] | None = None) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    os.close(open_regular(path))  # a FIFO would be waited for
-    with pa.memory_map(str(path)) as file:
-        data = file.read_buffer()
-        if _checksum(data[:-_DIGEST]).digest() != data[-_DIGEST:].to_pybytes():
-            raise ValueError(f"{path}: damaged")
-        arrow = pq.ParquetFile(pa.BufferReader(data[:-_DIGEST])).read(columns=columns)
+    with os.fdopen(open_regular(path), "rb") as file:
+        data = pa.py_buffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    if _checksum(data[:-_DIGEST]).digest() != data[-_DIGEST:].to_pybytes():
+        raise ValueError(f"{path}: damaged")
+    arrow = pq.ParquetFile(pa.BufferReader(data[:-_DIGEST])).read(columns=columns)
     found: dict[str, Any] = {}
     words: dict[str, list[str]] = {}
     for name in arrow.column_names:

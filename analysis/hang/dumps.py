@@ -9,6 +9,7 @@ import json
 import pickle
 import re
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,10 @@ from rankscope.conf.files import read_bytes
 
 _SUFFIXES = (".json", ".txt", ".log", ".pickle", ".pkl")
 _MOST_FILES = 100_000
+# Of a dump. A pickle can hold the same list many times, so its size bounds nothing.
+_MOST_CALLS, _MOST_GROUPS, _MOST_RANKS, _MOST_FRAMES = 1 << 17, 1 << 10, 1 << 16, 256
+_MOST_ITEMS, _MOST_LETTERS = 32, 300
+_NUMBERS = 1 << 63
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)|^\s+(\S+) \(([^:()]+):(\d+)\)', re.MULTILINE)
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|rankscope/harness|<frozen|<string>")
@@ -127,21 +132,21 @@ def _dump(rank: int, path: Path, found: Mapping[str, Any]) -> Dump:
     groups: dict[str, list[int]] = {}
     names: dict[str, str] = {}
     config = found.get("pg_config")
-    for key, value in config.items() if isinstance(config, dict) else ():
+    for key, value in islice(config.items() if isinstance(config, dict) else (), _MOST_GROUPS):
         listed = _ranks(value.get("ranks")) if isinstance(value, dict) else []
         if listed:
-            groups[str(value.get("name") or key)] = listed
+            groups[_text(value.get("name") or key)] = listed
     calls: dict[str, dict[int, Call]] = {}
     pairs = 0
-    for entry in found["entries"]:
-        if not isinstance(entry, dict) or not isinstance(entry.get("collective_seq_id"), int):
+    for entry in found["entries"][:_MOST_CALLS]:
+        if not isinstance(entry, dict) or not _is_number(entry.get("collective_seq_id"), -_NUMBERS, _NUMBERS):
             continue
         done = entry.get("retired") is True or entry.get("state") == "completed"
         if entry.get("is_p2p") is True:
             pairs += not done
             continue
         group = entry.get("process_group")
-        name, told = [str(part) for part in (*group[:2], "", "")][:2] if isinstance(group, list | tuple) else ("", "")
+        name, told = [_text(part) for part in (*group[:2], "", "")][:2] if isinstance(group, list | tuple) else ("", "")
         names.setdefault(name, told)
         calls.setdefault(name, {})[entry["collective_seq_id"]] = _call(entry, done=done)
     return Dump(rank=rank, file=path.name, groups=groups, names=names, calls=calls, pairs=pairs)
@@ -150,25 +155,38 @@ def _dump(rank: int, path: Path, found: Mapping[str, Any]) -> Dump:
 def _call(entry: Mapping[str, Any], *, done: bool) -> Call:
     frames = entry.get("frames")
     places = [
-        f"{frame.get('filename')}:{frame.get('line')} {frame.get('name')}"
-        for frame in (frames if isinstance(frames, list) else [])
-        if isinstance(frame, dict) and not _LIBRARY.search(str(frame.get("filename")))
+        f"{_text(frame.get('filename'))}:{_text(frame.get('line'))} {_text(frame.get('name'))}"
+        for frame in (frames[:_MOST_FRAMES] if isinstance(frames, list) else [])
+        if isinstance(frame, dict) and not _LIBRARY.search(_text(frame.get("filename")))
     ]
     return Call(
         seq=entry["collective_seq_id"],
-        kind=str(entry.get("profiling_name") or "collective").partition(":")[2].partition(" ")[0] or "collective",
-        sizes=str(entry.get("input_sizes")),
-        dtype=str(entry.get("input_dtypes")),
+        kind=_text(entry.get("profiling_name") or "collective").partition(":")[2].partition(" ")[0] or "collective",
+        sizes=_text(entry.get("input_sizes")),
+        dtype=_text(entry.get("input_dtypes")),
         done=done,
         place=places[0] if places else None,
     )
 
 
+def _text(value: Any, depth: int = 2) -> str:
+    """Return a value of a dump as text, of a list its first items: a few bytes of a pickle can stand for billions."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_text(item, depth - 1) for item in value[:_MOST_ITEMS])}]" if depth else "..."
+    if isinstance(value, str):
+        return value[:_MOST_LETTERS]
+    return str(value) if value is None or isinstance(value, float) or _is_number(value, -_NUMBERS, _NUMBERS) else "?"
+
+
+def _is_number(value: Any, least: int, above: int) -> bool:
+    return isinstance(value, int) and least <= value < above
+
+
 def _ranks(value: Any) -> list[int]:
     """Return the ranks of a group, which dumps write as a list or as its text."""
     if isinstance(value, str):
-        return [int(number) for number in re.findall(r"\d+", value)[: 1 << 16] if len(number) < 8]
-    return [item for item in value if isinstance(item, int)] if isinstance(value, list) else []
+        return [int(number) for number in re.findall(r"\d+", value)[:_MOST_RANKS] if len(number) < 8]
+    return [item for item in value[:_MOST_RANKS] if _is_number(item, 0, 10**7)] if isinstance(value, list) else []
 
 
 def _main_thread(text: str) -> str:

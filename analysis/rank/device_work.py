@@ -94,7 +94,7 @@ def note_unnamed(table: Table, note: Note) -> None:
     busy = (comm > _COMMUNICATES * whole) & (comm > 0)
     if not busy.any():
         return
-    rows = np.flatnonzero(busy[at.ravel()] & (table["role"] == COMPUTE))
+    rows = np.flatnonzero(busy[at.ravel()] & (table["role"] == COMPUTE) & (table["name"] >= 0))
     rows = rows[[family(table.words["name"][code]) is None for code in table["name"][rows].tolist()]]
     if not len(rows) or took[rows].sum() < _NOTED * comm[busy].sum():
         return

@@ -6,6 +6,7 @@ from rankscope.analysis.read.rank_trace import Probe
 from rankscope.conf.run_dir import RankDir
 from rankscope.conf.typed_json import Count, Int, Number, read_object
 
+_MOST_BYTES = 1 << 20  # a hundred times what a rank writes; it is read several times for each of many ranks
 _TYPES: dict[str, Any] = {
     "rank": Count,
     "world_size": Count,
@@ -29,4 +30,4 @@ _TYPES: dict[str, Any] = {
 
 def read_rank_info(rank_dir: RankDir) -> dict[str, Any]:
     """Return the values that have their type. Raises `OSError`, or `ValueError` if the file is no JSON object."""
-    return read_object(rank_dir.info, _TYPES)
+    return read_object(rank_dir.info, _TYPES, most=_MOST_BYTES)

@@ -22,6 +22,7 @@ from rankscope.analysis.read.rank_trace import Probe, rank_number
 from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.contract import NO_COLLECTIVES, NO_RECORDER, PASSES
 from rankscope.conf.files import open_regular
+from rankscope.conf.plain_text import path_text
 from rankscope.conf.run_dir import PassDir, RankDir
 
 _TRACE = re.compile(r"\.json(\.gz)?$")
@@ -126,7 +127,7 @@ def _pass(pass_dir: PassDir, run_dir: RunDir | None, world_size: int | None) -> 
         files += [
             Source(
                 path=path,
-                label=f"ranks/{rank_dir.rank}/{path.name}",
+                label=f"ranks/{rank_dir.rank}/{path_text(path.name)}",
                 explicit=True,
                 rank=rank_dir.rank,
                 host_id=_host_id(info),
@@ -189,15 +190,14 @@ def _loose(paths: Sequence[Path]) -> Sources:
     for path in paths:
         found = _of_one_kind(_in_folder(path), _reports_in(path)) if path.is_dir() else [path]
         for file in found:
+            name = path_text(file.name)
             if _UNFINISHED.search(file.name):
-                text = f"{file.name}: an unfinished export (the profiler writes .tmp and renames it when complete)"
+                text = f"{name}: an unfinished export (the profiler writes .tmp and renames it when complete)"
                 notices.append(
-                    Notice(kind="unfinished_export", level="partial", rank=_named(file), file=file.name, message=text)
+                    Notice(kind="unfinished_export", level="partial", rank=_named(file), file=name, message=text)
                 )
             else:
-                files.append(
-                    Source(path=file, label=file.name, explicit=not path.is_dir(), rank_from_name=_named(file))
-                )
+                files.append(Source(path=file, label=name, explicit=not path.is_dir(), rank_from_name=_named(file)))
     if not files:
         where = ", ".join(str(path) for path in paths)
         raise AnalysisError(

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.png import png
@@ -14,7 +13,7 @@ from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.markdown import report
 from rankscope.analysis.show.report.page import report_html
 from rankscope.analysis.show.tables import tables
-from rankscope.conf.files import replacing, write_text
+from rankscope.conf.files import replacing, write_parquet, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,8 +28,7 @@ def write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
     (folder / "tables").mkdir(exist_ok=True)
     made = tables(analysis)
     for part, table in made.items():
-        with replacing(folder / "tables" / f"{part}.parquet") as temporary:
-            pq.write_table(table.to_arrow(), temporary, compression="zstd")
+        write_parquet(folder / "tables" / f"{part}.parquet", table.to_arrow())
     write_text(folder / "report.md", report(summary, analysis.run_dir))
     drawn = {title: png(figure) for title, figure in _figures(analysis, made).items()}
     for title, image in drawn.items():

@@ -25,6 +25,7 @@ from rankscope.analysis.show.words import (
 )
 from rankscope.conf import ConfigError, RunDir, load_config
 from rankscope.conf.files import read_json
+from rankscope.conf.plain_text import path_text
 
 
 def report(summary: Json, run_dir: RunDir | None) -> str:
@@ -33,7 +34,7 @@ def report(summary: Json, run_dir: RunDir | None) -> str:
         "report.md.jinja",
         unknown="?",
         s=summary,
-        title=f"rankscope: {run_dir.path.resolve().name}" if run_dir else "rankscope",
+        title=f"rankscope: {path_text(run_dir.path.resolve().name)}" if run_dir else "rankscope",
         run=run_words(summary),
         recorded=recorded_words(summary),
         verdict=verdict_sentence(summary),

@@ -13,9 +13,11 @@ from rankscope.analysis.read import pass_steps
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.report.curve import plain_curve
 from rankscope.analysis.show.report.job import machine_of
+from rankscope.analysis.show.summary_schema import Summary
 from rankscope.analysis.show.words import verdict_sentence
 from rankscope.analysis.sweep.compare import Change, differences
 from rankscope.analysis.sweep.points import Point
+from rankscope.conf.typed_json import fits
 
 
 def page(pairs: Sequence[tuple[Point, Point, Sequence[Change]]], alone: Sequence[str], broken: Sequence[str]) -> str:
@@ -40,11 +42,23 @@ def _pair(a: Point, b: Point, changes: Sequence[Change]) -> Json:
         "label": b.label,
         "sentence": _sentence(changes),
         "changes": [msgspec.structs.asdict(change) | {"is_noise": change.is_noise} for change in known],
-        "verdicts": [(name, verdict_sentence(point.summary)) for name, point in (("A", a), ("B", b)) if point.summary],
+        "verdicts": [(name, said) for name, point in (("A", a), ("B", b)) if (said := _verdict(point)) is not None],
         "settings": differences(a, b),
         "versions": _versions(a, b),
         "findings": _findings(a, b),
     }
+
+
+def _summary(point: Point) -> Json:
+    """Return a point's complete summary; empty if it is not of this version, or anybody's."""
+    return point.summary if point.summary is not None and fits(point.summary, Summary) else {}
+
+
+def _verdict(point: Point) -> str | None:
+    try:
+        return verdict_sentence(_summary(point))
+    except (KeyError, TypeError, ValueError, IndexError):  # there is none, or it contradicts itself
+        return None
 
 
 def _sentence(changes: Sequence[Change]) -> str:
@@ -71,7 +85,7 @@ def _versions(a: Point, b: Point) -> list[tuple[str, str, str]]:
 
 def _findings(a: Point, b: Point) -> list[Json]:
     """Return a row for each finding of either run: its gain in both, None if unknown, absent if not found."""
-    before, after = ({item["id"]: item for item in (point.summary or {}).get("findings", [])} for point in (a, b))
+    before, after = ({item["id"]: item for item in _summary(point).get("findings", [])} for point in (a, b))
     return [
         {"id": name.replace("_", " "), "a": _gain(before.get(name)), "b": _gain(after.get(name))}
         for name in dict.fromkeys([*before, *after])
@@ -87,4 +101,4 @@ def _gain(finding: Json | None) -> str:
 def _curve(point: Point) -> Json | None:
     plain = None if point.run_dir is None else pass_steps.read_pass(point.run_dir.for_pass("plain"), None)
     window = None if plain is None else Window.of(plain)
-    return None if window is None else plain_curve(window, point.summary or {}) | {"name": point.id}
+    return None if window is None else plain_curve(window, _summary(point)) | {"name": point.id}

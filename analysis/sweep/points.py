@@ -14,6 +14,7 @@ from rankscope.analysis.sweep import job_names
 from rankscope.analysis.sweep.scaling import PARTS, Measured, Steps
 from rankscope.analysis.verify import plain_pass
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
+from rankscope.conf.plain_text import path_text
 from rankscope.conf.sweep_dir import SweepDir
 from rankscope.conf.typed_json import Real, read_object
 
@@ -106,7 +107,7 @@ def run_point(run_dir: RunDir) -> Point:
     record = run_dir.read_record()
     overrides = [item for item in record.get("overrides") or [] if not item.startswith("run_dir=")]
     point = Point(
-        id=run_dir.path.resolve().name,
+        id=path_text(run_dir.path.resolve().name),
         run_dir=run_dir,
         overrides=overrides,
         baseline=False,

@@ -18,7 +18,7 @@ from rankscope.analysis.sweep import latency
 from rankscope.analysis.sweep.points import Point
 from rankscope.analysis.sweep.scaling import Measured, advice, efficiencies, interval, waterfalls
 from rankscope.analysis.sweep.words import headline
-from rankscope.conf.files import replacing, write_json, write_text
+from rankscope.conf.files import replacing, write_json, write_parquet, write_text
 from rankscope.conf.plain_text import cell
 
 CAPTIONS = {
@@ -145,13 +145,13 @@ def write_report(summary: Json, points: Sequence[Point], folder: Path, title: st
 
 def _write_tables(summary: Json, folder: Path) -> None:
     import pandas as pd
+    import pyarrow as pa
 
     for name in ("points", "efficiency", "waterfalls", "latency"):
         frame = pd.json_normalize(summary[name], sep=".")
         if frame.empty:
             continue
-        with replacing(folder / f"{name}.parquet") as temporary:
-            frame.to_parquet(temporary)
+        write_parquet(folder / f"{name}.parquet", pa.Table.from_pandas(frame))
         with replacing(folder / f"{name}.csv") as temporary:
             frame.map(lambda value: cell(value) if isinstance(value, str) else value).to_csv(temporary, index=False)
 

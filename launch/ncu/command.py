@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from rankscope.conf import ConfigError, RunDir, load_config, save_config
 from rankscope.conf.contract import OK
-from rankscope.conf.files import replacing
+from rankscope.conf.files import write_parquet
 from rankscope.launch.cli import run_command
 from rankscope.launch.ncu.output import METRICS, base_name, kernel_of, lines_of, metrics_here, read_csv
 from rankscope.launch.system import ncu_tool
@@ -146,5 +146,4 @@ def _write(run_dir: RunDir, rows: list[dict[str, Any]]) -> None:
     schema = pa.schema(
         [("name", pa.string()), ("kernel", pa.string()), *((name, pa.float64()) for name in METRICS.values())]
     )
-    with replacing(run_dir.analysis / "tables" / "ncu.parquet") as temporary:
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), temporary)
+    write_parquet(run_dir.analysis / "tables" / "ncu.parquet", pa.Table.from_pylist(rows, schema=schema))

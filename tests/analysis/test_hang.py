@@ -58,3 +58,16 @@ def test_a_folder_without_dumps(tmp_path: Path, capsys: pytest.CaptureFixture[st
     (tmp_path / "rank0.json").write_text("{}")
     assert main([str(tmp_path)]) == 2
     assert "TORCH_FR_BUFFER_SIZE" in capsys.readouterr().err
+
+
+def test_a_dump_of_a_few_bytes_that_stands_for_billions(tmp_path: Path) -> None:
+    """A pickle keeps that a list is in another one many times; as text it would have 10^9 numbers."""
+    sizes: list[object] = [1] * 10
+    for _ in range(8):
+        sizes = [sizes] * 10
+    for rank, number in enumerate((1, 2)):
+        called = {"collective_seq_id": number, "profiling_name": "nccl:all_reduce", "input_sizes": sizes}
+        odd = [called | {"collective_seq_id": 10**5000}, called | {"frames": [{"filename": sizes, "line": sizes}]}]
+        dump = {"pg_config": {"0": {"name": sizes, "ranks": [0, 10**5000]}}, "entries": [called, *odd]}
+        (tmp_path / f"dump_{rank}").write_bytes(pickle.dumps(dump))
+    assert main([str(tmp_path), "--quiet"]) in (0, 3)

@@ -1,5 +1,6 @@
 """The command `rankscope`: its table, and one line for what cannot be done."""
 
+import os
 import subprocess
 import sys
 import types
@@ -66,6 +67,19 @@ def test_the_table_alone_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "set()"
+
+
+@pytest.mark.parametrize("words", [["analyze", "/nowhere/ü"], ["--help"]])
+def test_a_poor_or_full_terminal_is_no_bug(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "rankscope.conf.cli", *words],
+            env=os.environ | {"PYTHONIOENCODING": "ascii"},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -27,3 +27,9 @@ def test_an_integer_of_many_digits_is_unknown(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(f'{{"rank": {"9" * 5000}, "host": "a"}}')
     assert read_object(path, TYPES) == {"host": "a"}
+
+
+def test_half_a_surrogate_is_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_text('{"rank": "\\ud800", "host": "a"}')
+    assert read_object(path, TYPES) == {"host": "a"}

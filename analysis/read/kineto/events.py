@@ -20,6 +20,7 @@ from rankscope.analysis.read.kineto.event_schema import Event, array_end, decode
 from rankscope.analysis.read.kineto.metadata import unique_keys
 from rankscope.analysis.read.kineto.repair import BOUNDARY, joined, repair
 from rankscope.analysis.read.kineto.stream import WINDOW, Stream
+from rankscope.conf.plain_text import path_text
 
 if TYPE_CHECKING:
     from rankscope.analysis.read.kineto.fast.scanner import Block, Scanner
@@ -42,7 +43,7 @@ class EventReader:
     def __init__(
         self, path: Path, label: str | None = None, window: int = WINDOW, scanner: "Scanner | None" = None
     ) -> None:
-        self.label = label or path.name
+        self.label = label or path_text(path.name)
         self.metadata: dict[str, Any] = {}
         self.notices: list[Notice] = []
         self.complete = True

@@ -15,6 +15,7 @@ from rankscope.analysis.read.kineto import stream
 from rankscope.analysis.read.kineto.columns import Builder
 from rankscope.analysis.read.kineto.events import EventReader
 from rankscope.analysis.read.rank_trace import RankTrace
+from rankscope.conf.plain_text import path_text
 
 
 def has_scanner() -> bool:
@@ -70,7 +71,7 @@ def start(path: Path, label: str | None, *, fast: bool | None, window: int | Non
             window = window or WINDOW
         except ImportError:  # numba does not fit this numpy or Python; the msgspec reader can read everything
             scanner = None
-    return EventReader(path, label or path.name, window or stream.WINDOW, scanner), builder
+    return EventReader(path, label or path_text(path.name), window or stream.WINDOW, scanner), builder
 
 
 def base_time(metadata: dict[str, Any]) -> int:

@@ -40,7 +40,7 @@ class Export:
         self.label = label
         self._check_file(path)
         # immutable: the folder may be read-only, so SQLite must not create a lock or a journal next to the file.
-        self._database = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
+        self._database = sqlite3.connect(f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1", uri=True)
         self._database.text_factory = lambda text: text.decode(errors="replace")
         guard(self._database, path.stat().st_size)
         names = self.rows("SELECT name FROM sqlite_master WHERE type = 'table'")

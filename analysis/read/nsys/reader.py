@@ -30,6 +30,7 @@ from rankscope.analysis.read.rank_trace import (
     RankTrace,
     rank_number,
 )
+from rankscope.conf.plain_text import path_text
 
 _COPIES, _SETS, _CALLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("MEMCPY", "MEMSET", "RUNTIME"))
 _WORK = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
@@ -45,7 +46,7 @@ def read(path: Path, label: str | None = None, steps: str | None = None, process
     If `process` is None, read the only process, or the one with the most GPU work. Raises `UnreadableTraceError` if
     the file gives no numbers at all.
     """
-    export = Export(path, label or path.name)
+    export = Export(path, label or path_text(path.name))
     try:
         return _Reader(export, steps).trace(process)
     finally:

@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pyarrow.json
-import pyarrow.parquet as pq
 
 from rankscope.conf.contract import RANGES
-from rankscope.conf.files import replacing
+from rankscope.conf.files import write_parquet
 from rankscope.conf.monitor_dir import MonitorDir, MonitorRankDir
 
 SCHEMA = pa.schema(
@@ -116,7 +115,7 @@ class StepFiles:
 def pack(path: Path) -> None:
     """Turn JSON lines into Parquet; removes the lines once the Parquet file is complete."""
     options = pyarrow.json.ParseOptions(explicit_schema=SCHEMA, unexpected_field_behavior="ignore")
-    table = pyarrow.json.read_json(path, parse_options=options)
-    with replacing(path.with_suffix(".parquet")) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    with path.open("rb") as file:  # Arrow takes only names in UTF-8
+        table = pyarrow.json.read_json(file, parse_options=options)
+    write_parquet(path.with_suffix(".parquet"), table)
     path.unlink()

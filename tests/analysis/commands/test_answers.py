@@ -89,3 +89,16 @@ def test_another_question_is_another_answer(more: list[str], analyses: list[Path
     _ask(TRACES, tmp_path / "a")
     _ask(TRACES, tmp_path / "b", *more)
     assert len(analyses) == 2
+
+
+@pytest.mark.parametrize("name", ["", "answers"])
+def test_a_folder_that_others_may_write_to_gives_no_answer(name: str, analyses: list[Path], tmp_path: Path) -> None:
+    """A page in it could be anybody's."""
+    _ask(TRACES, tmp_path / "a")
+    place = user_folder() / name
+    place.chmod(0o777)
+    _ask(TRACES, tmp_path / "b")
+    assert len(analyses) == 2
+    place.chmod(0o700)
+    _ask(TRACES, tmp_path / "c")
+    assert len(analyses) == 2

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,22 @@ def test_names_that_differ_only_in_the_middle(fast: bool, tmp_path: Path) -> Non
     names = [f"enumerate(DataLoader)#{number:06d}.__next__" for number in range(20_000)]
     (tmp_path / "rank0.json").write_text(json.dumps(document(0, [kernel(name, 0, 1) for name in names])))
     assert kineto.read(tmp_path / "rank0.json", fast=fast).device.texts("name") == names
+
+
+def test_a_kernel_without_name_on_a_stream_of_communication(tmp_path: Path) -> None:
+    nameless = [kernel("", ts, 20, 20) for ts in (200, 300)]
+    for event in nameless:
+        del event["name"]
+    found = load(write(tmp_path, document(0, [step(1, 0, 500), reduction(10, 100, 1), *nameless])))
+    assert [data.rank for data in found.ranks] == [0]
+
+
+def test_a_huge_rank_json_is_as_if_missing(tmp_path: Path) -> None:
+    run = shutil.copytree(CASES.parent / "runs" / "resnet_w2", tmp_path / "run")
+    info = run / "passes" / "torch" / "ranks" / "1" / "rank.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"notes": ["x"] * 400_000}))
+    found = load(run).notices
+    assert [notice.rank for notice in found if notice.kind == "rank_info"] == [1] and len(found) < 10
 
 
 def test_begin_and_end_of_ranges_by_name_and_without(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ DATA = Path(__file__).parents[2] / "data"
 POISON = (
     "\x1b]0;owned\x07\x1b[2J[/x][link=http://x]|<img src=x onerror=alert(1)>$\\frac$=1+1\u202e\u061c\u2028\U000e0041\r`"
 )
-_IN_NAMES = POISON.replace("/", "")
+_IN_NAMES = POISON.replace("/", "") + "\udcff"  # the last is a byte that is not UTF-8
 _STRUCTURE = {"ph", "cat", "ts", "dur", "pid", "tid", "id", "folder", "status", "phase", "kind", "in_nelems"}
 _FREE = {"name", "runs_dir", "root", "rdzv_endpoint"}  # the texts of config.yaml that are no choice among words
 
@@ -95,7 +95,7 @@ def make_run(folder: Path) -> Path:
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps(record | {"failure": {"kind": "crash", "message": "rank 1 failed"}}))
     poison(run)
-    return run
+    return run.rename(folder / f"run{_IN_NAMES}")
 
 
 def _make_slow(path: Path, row: int) -> None:

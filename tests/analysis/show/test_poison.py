@@ -20,7 +20,7 @@ COMMANDS: dict[Make, list[list[str]]] = {
     make_run: [
         ["analyze", "PATH", "--out", "OUT", "--ceilings", "CEILINGS"],
         ["timeline", "PATH", "--out", "OUT"],
-        ["compare", "PATH", "PATH"],
+        ["compare", "PATH", "PATH", "--out", "OUT"],
         ["tensorboard", "PATH", "--out", "OUT"],
     ],
     make_traces: [
@@ -34,7 +34,7 @@ COMMANDS: dict[Make, list[list[str]]] = {
         ["timeline", "PATH", "--out", "OUT"],
         ["nsys-strip", "FILE", "--out", "OUT"],
     ],
-    make_sweep: [["report", "PATH", "--out", "OUT"], ["compare", "PATH", "PATH"]],
+    make_sweep: [["report", "PATH", "--out", "OUT"], ["compare", "PATH", "PATH", "--out", "OUT"]],
 }
 
 
@@ -44,7 +44,7 @@ def test_poison_stays_text(make: Make, tmp_path: Path, capfd: pytest.CaptureFixt
     shutil.copy(DATA / "ceilings" / "h100_w4.json", ceilings)
     poison(ceilings)
     for number, words in enumerate(COMMANDS[make]):
-        out = tmp_path / f"out{number}"
+        out = tmp_path / f"out{number}\udcff"
         instead = {"PATH": place, "OUT": out, "CEILINGS": ceilings, "FILE": next(place.glob("*.sqlite"), place)}
         status = main([str(instead.get(word, word)) for word in words])
         printed = capfd.readouterr()

@@ -62,7 +62,7 @@ def test_a_clock_that_was_set_is_said(tmp_path: Path) -> None:
     info = run / "passes" / "torch" / "ranks" / "1" / "rank.json"
     rank = json.loads(info.read_text())
     probe = {"time_ns": 10**18, "offset_ns": 0, "rtt_ns": 1000}
-    later = {"time_ns": 10**18 + 10**10, "offset_ns": -3600 * 10**9, "rtt_ns": 1000}
+    later = {"time_ns": 10**18 + 10**10 - 3600 * 10**9, "offset_ns": -3600 * 10**9, "rtt_ns": 1000}
     info.write_text(
         json.dumps(rank | {"clock_probes": [rank["clock_probes"][0] | probe, rank["clock_probes"][0] | later]})
     )

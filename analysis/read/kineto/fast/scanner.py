@@ -7,9 +7,7 @@ window, its rows, and one copy of each distinct string.
 
 import codecs
 import hashlib
-import os
 import shutil
-import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +23,7 @@ from rankscope.analysis.read.kineto.columns import CALL_ROW
 from rankscope.analysis.read.kineto.fast import layout
 from rankscope.analysis.read.kineto.fast.keys import key_tables
 from rankscope.analysis.read.rank_trace import CODED
-from rankscope.conf.user_cache import user_folder
+from rankscope.conf.user_cache import is_private, user_folder
 
 WINDOW = 2 << 20  # bytes: small enough for the CPU cache
 _PADDING = 64  # readable bytes after a window
@@ -245,7 +243,7 @@ def _compiled_in(folder: Path | None) -> list[Callable[..., Any]] | None:
     if folder is None:
         numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="rankscope-numba-")  # type: ignore[attr-defined]
         return _compiled()
-    if not _private(folder):
+    if not is_private(folder):  # it holds pickles, and reading a pickle runs what is in it
         return None
     numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
     try:
@@ -253,19 +251,6 @@ def _compiled_in(folder: Path | None) -> list[Callable[..., Any]] | None:
     except Exception:
         shutil.rmtree(folder, ignore_errors=True)
         return None
-
-
-def _private(folder: Path) -> bool:
-    """Make the folder if it is missing; return whether only this user can write to it, or put another in its place.
-
-    numba's cache holds pickles, and reading a pickle runs what is in it.
-    """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = [path.lstat() for path in (folder, folder.parent)]
-    except OSError:
-        return False
-    return all(stat.S_ISDIR(each.st_mode) and each.st_uid == os.getuid() and not each.st_mode & 0o022 for each in found)
 
 
 def _compiled() -> list[Callable[..., Any]]:
