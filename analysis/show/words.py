@@ -51,7 +51,7 @@ def recorded_words(summary: Json) -> str:
     missing = summary["missing_ranks"]
     if missing:
         said += f"; without {ranks_words(missing, len(missing) + 1)}"
-    states = {"partial": "; incomplete: see the warnings", "ok_with_warnings": "; with warnings, below"}
+    states = {"partial": "; incomplete: see the warnings", "ok_with_warnings": "; with warnings"}
     return f"{said}{states.get(summary['status'], '')}"
 
 
