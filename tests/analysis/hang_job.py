@@ -29,9 +29,14 @@ def leave() -> None:
     os._exit(0)
 
 
-def leave_when_stuck() -> None:
-    while not (FOLDER / "ready").exists():
+def wait_for_all() -> None:
+    """Wait until the first calls of every rank are done: a rank that leaves earlier would break them."""
+    while not all((FOLDER / f"ready_{rank}").exists() for rank in range(WORLD)):
         time.sleep(0.05)
+
+
+def leave_when_stuck() -> None:
+    wait_for_all()
     time.sleep(2)
     leave()
 
@@ -51,7 +56,8 @@ def broadcast(elements: int) -> Any:
 def work(first: Any, second: Any) -> None:
     for _ in range(3):
         reduce(10).wait()
-    (FOLDER / "ready").touch()
+    (FOLDER / f"ready_{RANK}").touch()
+    wait_for_all()
     if CASE == "loader" and RANK == 1:
         wait_for_a_batch()
     if CASE == "crashed" and RANK == 1:
