@@ -106,7 +106,7 @@ def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(
     source = Path(__file__).parent / "skew.c"
     subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(shim), str(source), "-ldl"], check=True)
     planted = ("scenario.fault=data", "scenario.rank=1", "scenario.ms=1000") if fault == "data" else ()
-    window = ("batch_size=16", "profile.warmup=2", "profile.active=8")
+    window = ("batch_size=16", "profile.warmup=2", "profile.active=11")  # enough to judge where ranks share cores
     clock = (f"LD_PRELOAD={shim}", "SKEW_S=3.5", "SKEW_PPM=200")
     pair = start(*window, *planted, second=clock)
     ended = pair.ended()
@@ -128,7 +128,8 @@ def test_hosts_seconds_apart_and_drifting_are_put_on_one_clock(
         assert alignment["drift_ppm"]["1"] == pytest.approx(200 if ahead[1] else -200, abs=known_to + 1)
     assert alignment["error_bound_us"] < 20_000 and alignment["causality_violations"] == 0
     if fault == "data":
-        assert (summary["stragglers"]["rank"], summary["stragglers"]["cause"]) == (1, "data")
+        late = summary["stragglers"]
+        assert (late["rank"], late["cause"]) == (1, "data"), late["reason"]
         assert summary["per_rank"][1]["data_stall_ms"] == pytest.approx(1000, rel=0.02)
         assert 850 <= summary["stragglers"]["lateness_ms"] <= 1500  # a busy machine delays either rank by itself
 
