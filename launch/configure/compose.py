@@ -4,6 +4,7 @@ The compose API has advantages over `hydra.main`: every point of a sweep can be 
 the working folder and the logging stay as they are, and errors are exceptions, which become one line here.
 """
 
+import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -94,6 +95,7 @@ def _register_schema() -> None:
     store.store(group="hydra/launcher", name="slurm_keys", node=msgspec.to_builtins(SlurmConfig()))
 
 
+@functools.cache  # the files of the package; Hydra copies its configuration for each group that it lists
 def _groups() -> dict[str, list[str]]:
     loader = GlobalHydra.instance().config_loader()
     names = [
