@@ -82,7 +82,8 @@ def test_a_rank_that_is_slowed_midway_is_named_with_the_cause(cause: str, tmp_pa
     _, folder = watched(tmp_path, cause, 60, 110, "('trace_steps', 4)", "('least_change', 0.5)")
     (late,) = events(folder, "late_rank")
     assert (late["rank"], late["cause"]) == (1, "compute" if cause == "backward" else cause)
-    assert 60 <= late["step"] <= 80 and late["lateness_ms"] == pytest.approx(60, rel=0.2)
+    assert 60 <= late["step"] <= 80
+    assert 48 <= late["lateness_ms"] <= 100  # 60 are planted; a busy machine adds waits for a core
     (window,) = (folder / "windows").iterdir()
     found = load(window)
     assert (found.verdict.rank, found.world_size, len(found.ranks)) == (1, 2, 2)
