@@ -8,9 +8,14 @@ import io
 import json
 import random
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.analysis.show.poisoned import timed_calls
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 Recording = dict[str, bytes]
@@ -131,7 +136,7 @@ def _with_all_passes(run: Recording) -> Recording:
                 files[f"passes/{extra}/ranks/{rank}/{name}"] = run[f"passes/{source}/ranks/{rank}/{name}"]
         files[f"passes/detail/ranks/{rank}/trace.json.gz"] = run[f"passes/torch/ranks/{rank}/trace.json.gz"]
         files[f"passes/detail/ranks/{rank}/key_averages.parquet"] = run["passes/torch/ranks/0/key_averages.parquet"]
-        files[f"passes/timed/ranks/{rank}/calls.json"] = json.dumps(_calls(int(rank))).encode()
+        files[f"passes/timed/ranks/{rank}/calls.json"] = json.dumps(timed_calls(int(rank))).encode()
         stacks = [{"step": 14, "place": "train.py:12 load", "stack": ["train.py:12 load"]}]
         files[f"passes/plain/ranks/{rank}/slow_steps.json"] = json.dumps(stacks).encode()
         export = DATA / "nsys" / "gloo_w2" / f"rank_{rank}.sqlite"
@@ -139,20 +144,6 @@ def _with_all_passes(run: Recording) -> Recording:
     summary = summarise(load(DATA / "runs" / "resnet_w2", options=Options(cache=False)))
     files["analysis/summary.json"] = json.dumps(summary).encode()
     return files
-
-
-def _calls(rank: int) -> dict[str, Any]:
-    count = 40
-    return {
-        "group": ["default"] * count,
-        "seq": list(range(count)),
-        "kind": ["nccl:all_reduce"] * count,
-        "in_nelems": [1 << 20] * count,
-        "out_nelems": [1 << 20] * count,
-        "dtype": ["Float"] * count,
-        "duration_ns": [1_000_000 + 500_000 * rank + 1000 * number for number in range(count)],
-        "enqueued_ns": [1_764_300_000_000_000_000 + 2_000_000 * number for number in range(count)],
-    }
 
 
 KINDS: dict[str, Callable[[], list[Recording]]] = {"traces": traces, "exports": exports, "runs": runs}

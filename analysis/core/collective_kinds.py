@@ -26,7 +26,7 @@ _KERNELS = {
     "AMD AITER": r"aiter::(?:allgather_|reduce_scatter_cross_device)",  # csrc/include/custom_all_reduce.cuh
     "vLLM's quick all-reduce": r"quickreduce::",  # csrc/quickreduce
     "NVSHMEM": r"nvshmem|c10d::nvshmem_extension::|(?:barrier|sync)_on_stream_kernel",  # and torch's kernels on it
-    "Intel oneCCL": r"oneccl",
+    "Intel oneCCL": r"oneccl",  # this name and the next were not seen in a trace
     "Huawei HCCL": r"hccl|hcom_",
 }
 _KERNEL = re.compile(rf"(?:^|[^\w])(?:{'|'.join(_KERNELS.values())})", re.IGNORECASE)

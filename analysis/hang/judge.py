@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from rankscope.analysis.core.collective_kinds import EVEN, collective_kind
 from rankscope.analysis.hang.dumps import Call, Dump, Left
 
 Cause = Literal["missing_rank", "different_call", "different_order", "no_dump", "transport", "nothing_waits"]
@@ -109,7 +110,7 @@ def _first_open(calls: dict[int, dict[int, Call]]) -> int | None:
 
 
 def _signature(call: Call) -> tuple[str, ...]:
-    return (call.kind, call.dtype, call.sizes if call.kind in _EVEN else "")
+    return (call.kind, call.dtype, call.sizes if collective_kind(call.kind) in EVEN else "")
 
 
 def _look(

@@ -35,15 +35,7 @@ class Trainer:
         replica = self._replica
         replica.begin_step()
         for micro in range(count):
-            with ranges.data_wait:
-                inputs, targets, first = batches.next()
-            if first:
-                timer.mark_first_of_epoch()
-            inputs, targets = faults.on_batch(inputs, targets)
-            with ranges.h2d:
-                faults.act("on_copy")
-                inputs, targets = replica.to_device(inputs), replica.to_device(targets)
-            faults.act("on_host")
+            inputs, targets = _next_batch(batches, ranges, timer, faults, replica)
             with self._local_gradients() if micro < count - 1 else nullcontext():
                 with ranges.forward:
                     faults.act("on_device")
@@ -76,15 +68,7 @@ class PipelineTrainer:
 
     def step(self, batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, *, read_loss: bool) -> None:
         """Do one step. Forward and backward passes alternate, and both wait for other stages: one range, backward."""
-        with ranges.data_wait:
-            inputs, targets, first = batches.next()
-        if first:
-            timer.mark_first_of_epoch()
-        inputs, targets = faults.on_batch(inputs, targets)
-        with ranges.h2d:
-            faults.act("on_copy")
-            inputs, targets = self._replica.to_device(inputs), self._replica.to_device(targets)
-        faults.act("on_host")
+        inputs, targets = _next_batch(batches, ranges, timer, faults, self._replica)
         losses: list[Tensor] = []
         with ranges.forward:
             faults.act("on_device")
@@ -96,6 +80,22 @@ class PipelineTrainer:
             self.optimizer.zero_grad(set_to_none=True)
         if read_loss and losses:
             timer.read_loss(torch.stack([loss.detach() for loss in losses]).mean())
+
+
+def _next_batch(
+    batches: Batches, ranges: Ranges, timer: StepTimer, faults: Faults, replica: Replica
+) -> tuple[Tensor, Tensor]:
+    """Wait for a batch and copy it to the device; returns inputs and targets."""
+    with ranges.data_wait:
+        inputs, targets, first = batches.next()
+    if first:
+        timer.mark_first_of_epoch()
+    inputs, targets = faults.on_batch(inputs, targets)
+    with ranges.h2d:
+        faults.act("on_copy")
+        inputs, targets = replica.to_device(inputs), replica.to_device(targets)
+    faults.act("on_host")
+    return inputs, targets
 
 
 def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:

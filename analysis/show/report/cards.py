@@ -9,7 +9,7 @@ from rankscope.analysis.show.words import byte_size, device_words, ranks_words
 from rankscope.conf.trials import Trial
 
 _SECTIONS = {"steps": "steps", "collectives": "collectives", "kernels": "kernels-by-name", "trust": "trust"}
-_SHARES = ("_share", "_ratio", "share", "of_ceiling", "overhead_share")
+_SHARES = ("share", "_ratio", "of_ceiling")
 _NAMED = 8  # items of a list in the evidence
 
 
@@ -55,7 +55,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def _number(name: str, value: float) -> str:
-    if name.endswith("_ms") or name.endswith("interval_ms"):
+    if name.endswith("_ms"):
         return f"{value:.2f} ms"
     if name.endswith("_us"):
         return f"{value:.2f} us"

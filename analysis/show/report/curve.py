@@ -27,6 +27,12 @@ def curve(analysis: Analysis, summary: Json) -> Json | None:
     return _traced(analysis, summary) if window is None else plain_curve(window, summary)
 
 
+def group_starts(count: int, most: int) -> Column:
+    """Return where groups of neighbouring steps begin, at most `most` groups of about the same size."""
+    starts: Column = np.unique(np.linspace(0, count, min(most, count) + 1).astype(int))[:-1]
+    return starts
+
+
 def plain_curve(window: Window, summary: Json) -> Json:
     """Return the curve of steps without a profiler; `name` is empty, for a page of several runs to fill."""
     slow = summary.get("slow_steps") or {}
@@ -92,7 +98,7 @@ def _lines(ranks: Sequence[int], steps: Sequence[int], times: Matrix, named: Seq
 
     Their numbers are those of the `counted` steps.
     """
-    starts = np.unique(np.linspace(0, len(steps), min(_POINTS, len(steps)) + 1).astype(int))[:-1]
+    starts = group_starts(len(steps), _POINTS)
     grouped = np.fmax.reduceat(times, starts, axis=1)
     found: Json = {
         "name": "",
@@ -122,7 +128,7 @@ def _gauge(title: str, window: Window, values: Matrix) -> Json | None:
     if not len(known) or known.max() - known.min() < _VARIES * max(1.0, float(np.median(known))):
         return None
     rows = list(range(len(window.ranks)))[:_RANKS]
-    starts = np.unique(np.linspace(0, len(window.steps), min(_POINTS, len(window.steps)) + 1).astype(int))[:-1]
+    starts = group_starts(len(window.steps), _POINTS)
     lowest = np.fmin.reduceat(values, starts, axis=1)
     return {
         "title": title,

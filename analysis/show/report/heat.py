@@ -13,6 +13,7 @@ from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.job.window import Matrix
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.result import Analysis
+from rankscope.analysis.show.report.curve import group_starts
 from rankscope.analysis.show.timeline.sentences import TITLES
 
 _CELLS = 60_000  # of one measure; of more steps the longest of each group is kept
@@ -65,7 +66,7 @@ def _plain(analysis: Analysis) -> list[Json]:
 
 def _entry(key: str, title: str, ranks: Sequence[int], steps: Sequence[int], matrix: Matrix) -> Json:
     most = max(4, _CELLS // len(ranks))
-    starts = np.unique(np.linspace(0, len(steps), min(most, len(steps)) + 1).astype(int))[:-1]
+    starts = group_starts(len(steps), most)
     grouped = np.fmax.reduceat(matrix, starts, axis=1)
     values: list[list[Any]] = [[None if v != v else round(v, 3) for v in row] for row in grouped.tolist()]
     kept = [steps[at] for at in starts]

@@ -88,7 +88,7 @@ def make_run(folder: Path) -> Path:
         _make_slow(ranks["plain"] / "steps.parquet", row=15)
         stacks = [{"step": step, "place": "train.py:12 load", "stack": ["train.py:12 load"]} for step in range(8, 20)]
         (ranks["plain"] / "slow_steps.json").write_text(json.dumps(stacks))
-        (ranks["timed"] / "calls.json").write_text(json.dumps(_calls(rank)))
+        (ranks["timed"] / "calls.json").write_text(json.dumps(timed_calls(rank)))
         shutil.copy(DATA / "nsys" / "gloo_w2" / f"rank_{rank}.sqlite", ranks["nsys"] / "nsys.sqlite")
         info = json.loads((ranks["torch"] / "rank.json").read_text())
         (ranks["torch"] / "rank.json").write_text(json.dumps(info | {"notes": ["a note"], "step_is": "an iteration"}))
@@ -105,7 +105,8 @@ def _make_slow(path: Path, row: int) -> None:
     pq.write_table(pa.table(table), path)
 
 
-def _calls(rank: int) -> dict[str, Any]:
+def timed_calls(rank: int) -> dict[str, Any]:
+    """Return the content of a calls.json: all-reduces that take longer on later ranks."""
     count = 40
     return {
         "group": ["default"] * count,
