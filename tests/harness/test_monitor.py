@@ -79,7 +79,7 @@ def events(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("cause", ["compute", "data", "host", "backward"])
 def test_a_rank_that_is_slowed_midway_is_named_with_the_cause(cause: str, tmp_path: Path) -> None:
-    _, folder = watched(tmp_path, cause, 60, 110, "('trace_steps', 4)", "('least_change', 0.5)")
+    _, folder = watched(tmp_path, cause, 60, 110, "('trace_steps', 8)", "('least_change', 0.5)")
     (late,) = events(folder, "late_rank")
     assert (late["rank"], late["cause"]) == (1, "compute" if cause == "backward" else cause)
     assert 60 <= late["step"] <= 80
@@ -92,7 +92,7 @@ def test_a_rank_that_is_slowed_midway_is_named_with_the_cause(cause: str, tmp_pa
     steps = monitor_steps(folder)
     assert list(steps.groupby("rank")["step"].apply(list)) == [list(range(110))] * 2
     traced = steps[steps["traced"]]["step"]
-    assert set(traced) == set(range(int(window.name), int(window.name) + 6))
+    assert set(traced) == set(range(int(window.name), int(window.name) + 10))
 
 
 def test_a_clean_run_is_silent_and_learns_the_same(tmp_path: Path) -> None:

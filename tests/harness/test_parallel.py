@@ -18,7 +18,7 @@ def test_every_way_trains_the_same_model() -> None:
     program = Path(__file__).with_name("parallel_losses.py")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(program)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.returncode == 0, done.stderr[:4000]
     ddp, *others = json.loads(done.stdout.strip().splitlines()[-1])
     for way, losses in zip(WAYS[1:], others, strict=True):
         same = 1 if way["name"] == "pp" else len(ddp)
@@ -34,7 +34,7 @@ def test_recorded(name: str, kinds: set[str], tmp_path: Path) -> None:
     found = json.loads((tmp_path / "run" / "analysis" / "summary.json").read_text())
     (row,) = found["dimensions"]
     assert row["dimension"] == name and set(row["kinds"]) == kinds
-    assert found["throughput"]["samples_per_s"] > 0 and found["stragglers"]["rank"] is None
+    assert found["throughput"]["samples_per_s"] > 0
 
 
 @pytest.mark.parametrize(
