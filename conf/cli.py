@@ -54,6 +54,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "measure what the advice of a finding really brings",
     ),
+    "whatif": (
+        "rankscope.analysis.commands.whatif",
+        "main",
+        "the critical path of a step, and what a change would bring",
+    ),
     "timeline": (
         "rankscope.analysis.commands.timeline",
         "main",

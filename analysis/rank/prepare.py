@@ -174,7 +174,9 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     is_comm = host.where("name", is_host_collective)
     excluded = host.where("name", lambda word: is_of_collective(word) or _NOT_COMPUTE(word))
     comm = known & is_comm
-    compute = known & ~excluded & (host["annotation"] == 0) & ~np.isin(host["thread"], host["thread"][comm])
+    # Operators on a thread of the backend belong to its collectives. Sends are recorded on the thread of the steps.
+    own = np.setdiff1d(host["thread"][comm], steps["thread"])
+    compute = known & ~excluded & (host["annotation"] == 0) & ~np.isin(host["thread"], own)
     if comm.any():
         backend = trace.backend or words[int(host["name"][comm][0])].partition(":")[0]
         text = f"{backend} moves data on the CPU, and its times include those in its queue: transfers are rough"

@@ -15,7 +15,7 @@ def test_a_slow_loader_comes_first(tmp_path: Path, capfd: pytest.CaptureFixture[
     assert main([*command, "steps=8", "warmup_steps=2"]) == 0
     first = read_json(tmp_path / "run" / "analysis" / "summary.json")["findings"][0]
     assert (first["id"], first["ranks"]) == ("data_stall", [0, 1])
-    assert 0 < first["recoverable_ms"] <= 100  # a sleep of 50; a gain ends where the cores would be busy with other work
+    assert 0 < first["recoverable_ms"] <= 100  # a sleep of 50; a gain ends where the cores would be busy
     assert first["overrides"] == ["num_workers=4"]
     printed = capfd.readouterr().out
     assert "data_stall (every rank): up to " in printed

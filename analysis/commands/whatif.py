@@ -1,0 +1,59 @@
+"""`rankscope whatif`: the critical path of the recorded steps over all ranks, and what changes would bring.
+
+Exit status: 0 predicted, 3 predicted although ranks are missing, 2 nothing to replay or a change that cannot
+be read.
+"""
+
+import json
+from pathlib import Path
+
+import click
+import msgspec
+
+from rankscope.analysis.commands.analyze import pattern_option
+from rankscope.analysis.commands.common import Recording, run_command
+from rankscope.analysis.core.console import Console
+from rankscope.analysis.options import Options
+from rankscope.analysis.pipeline import load
+from rankscope.analysis.replay.changes import EXAMPLES
+from rankscope.analysis.show.what_if import show
+from rankscope.conf.contract import OK, PARTIAL
+from rankscope.conf.files import write_json
+
+
+@click.command("rankscope whatif", epilog=f"Changes: {EXAMPLES}.")
+@click.argument("path", type=Recording())
+@click.argument("changes", nargs=-1)
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write it to this file; - for stdout.")
+@click.option(
+    "--steps-from",
+    metavar="NAME|REGEX",
+    callback=pattern_option,
+    help="Name or regular expression of the annotations or NVTX ranges that are steps.",
+)
+@click.option("--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
+def whatif(
+    path: Path, changes: tuple[str, ...], json_file: Path | None, steps_from: str | None, no_cache: bool, quiet: bool
+) -> int:
+    """Replay the recorded steps of all ranks, and say what decides their length and what CHANGES would bring.
+
+    PATH: a run folder, a pass folder, or a folder of traces. Without CHANGES it prints only the critical path.
+    """
+    from rankscope.analysis.replay.predict import predict
+
+    analysis = load(path, options=Options(cache=not no_cache, progress=not quiet, steps_from=steps_from))
+    found = predict(analysis, changes, analysis.without.step_ms)
+    console = Console(stderr=json_file == Path("-"), quiet=quiet)
+    console.print(show(found))
+    plain = msgspec.to_builtins(found)
+    if json_file == Path("-"):
+        click.echo(json.dumps(plain, indent=1))
+    elif json_file is not None:
+        write_json(json_file, plain)
+    return PARTIAL if analysis.missing_ranks else OK
+
+
+def main(argv: list[str]) -> int:
+    """Run `rankscope whatif`; returns the exit status."""
+    return run_command(whatif, argv)

@@ -1,0 +1,136 @@
+"""Changes to the work of a graph, as a user writes them: `rank1.compute=median`, `loader=instant`, `transfer*0.5`.
+
+Input: the text of a change and a graph. Output: the new weights of its edges.
+"""
+
+import re
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core import group_by
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.core.table import Column
+from rankscope.analysis.replay.graph import NONE, Graph, Work
+
+_TARGETS: dict[str, tuple[Work, ...]] = {
+    "compute": (Work.COMPUTE,),
+    "copy": (Work.COPY,),
+    "transfer": (Work.TRANSFER, Work.COMMUNICATION),
+    "loader": (Work.LOADER,),
+    "host": (Work.HOST,),
+    "launch": (Work.LAUNCH, Work.LATENCY),
+    "sync": (Work.SYNC,),
+}
+_FORM = re.compile(
+    r"(?:ranks?(?P<ranks>\d+(?:[-,]\d+)*)\.)?(?P<what>[a-z]+|kernel:.+?)"
+    r"(?P<how>=median|=instant|\*\d+(?:\.\d+)?|\+\d+(?:\.\d+)?(?:ms)?)$"
+)
+_JOB = re.compile(r"(?P<key>ranks|bucket_cap_mb)=(?P<value>\d+(?:\.\d+)?)$")
+EXAMPLES = "rank1.compute=median, loader=instant, transfer*0.5, host*0.8, kernel:REGEX*0.5, bucket_cap_mb=50, ranks=8"
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of the work of some edges."""
+
+    text: str
+    ranks: tuple[int, ...] | None  # None: all
+    works: tuple[Work, ...]
+    kernel: str | None  # a regular expression: only records with such a name
+    factor: float | None = None  # None: take the median of the other ranks
+    added_ms: float = 0.0  # per step and rank
+
+
+class JobChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the job's shape: the number of ranks, or the size of the buckets."""
+
+    text: str
+    key: str
+    value: float
+
+
+def parse(text: str) -> Change | JobChange:
+    """Read a change; raises `AnalysisError` with the forms that exist."""
+    job = _JOB.match(text)
+    if job:
+        return JobChange(text=text, key=job["key"], value=float(job["value"]))
+    match = _FORM.match(text)
+    what = match["what"] if match else ""
+    if match is None or not (what in _TARGETS or what.startswith("kernel:")):
+        raise AnalysisError(f"{text!r}: not a change; write for example {EXAMPLES}")
+    kernel = what.partition(":")[2] or None
+    try:
+        re.compile(kernel or "")
+    except re.error as error:
+        raise AnalysisError(f"{text!r}: not a regular expression: {error}") from None
+    how = match["how"]
+    works = _TARGETS.get(what, (Work.COMPUTE, Work.COPY, Work.TRANSFER, Work.COMMUNICATION))
+    factor = None if how == "=median" else 0.0 if how == "=instant" else 1.0
+    if how.startswith("*"):
+        factor = float(how[1:])
+    added = float(how[1:].removesuffix("ms")) if how.startswith("+") else 0.0
+    return Change(text=text, ranks=_ranks(match["ranks"]), works=works, kernel=kernel, factor=factor, added_ms=added)
+
+
+def _ranks(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return tuple(sorted(found))
+
+
+def apply(graph: Graph, change: Change, weight: Column) -> Column:
+    """Return the weights after a change; `AnalysisError` if it concerns nothing that was recorded."""
+    edges = graph.edges
+    rows = np.isin(edges.work, change.works)
+    if change.ranks is not None:
+        rows &= np.isin(edges.rank, change.ranks)
+    if change.kernel is not None:
+        matches = np.array([re.search(change.kernel, name) is not None for name in graph.names] + [False])
+        rows &= matches[edges.name]
+    if not rows.any():
+        raise AnalysisError(f"{change.text}: no such work was recorded")
+    result = weight.astype(float)
+    if change.factor is not None:
+        result[rows] *= change.factor
+    else:
+        result[rows] = _medians(graph, rows, np.isin(edges.work, change.works), weight)
+    return _added(graph, rows, result, change.added_ms)
+
+
+def _added(graph: Graph, rows: Column, weight: Column, added_ms: float) -> Column:
+    """Add time to the longest of the chosen edges of each rank and step."""
+    if not added_ms:
+        return weight
+    chosen = np.flatnonzero(rows & np.isin(graph.edges.step, graph.steps))
+    order = chosen[np.lexsort([-weight[chosen], graph.edges.rank[chosen], graph.edges.step[chosen]])]
+    keys = np.stack([graph.edges.step[order], graph.edges.rank[order]], axis=1)
+    _, first = np.unique(keys, axis=0, return_index=True)
+    weight[order[first]] += added_ms * 1e6
+    return weight
+
+
+def _medians(graph: Graph, rows: Column, same: Column, weight: Column) -> Column:
+    """Return the chosen edges' work, scaled so that each name's sum in a step is the median of the other ranks'.
+
+    Work that most other ranks do not do at all becomes 0.
+    """
+    edges = graph.edges
+    keys = np.stack([edges.step, edges.work, edges.name], axis=1)
+    _, key = np.unique(keys[same], axis=0, return_inverse=True)
+    of_edge = np.full(len(edges), NONE)
+    of_edge[same] = key.ravel()
+    ranks = np.unique(edges.rank[same])
+    at = group_by.of_keys(edges.rank, ranks)
+    count = int(of_edge.max(initial=-1)) + 1
+    sums = np.bincount((of_edge * len(ranks) + at)[same], weight[same], count * len(ranks)).reshape(count, -1)
+    factors = np.ones(sums.shape)
+    chosen = np.isin(ranks, np.unique(edges.rank[rows]))
+    others = sums[:, ~chosen]
+    if not others.shape[1]:
+        raise AnalysisError("the median of the other ranks is unknown: there is no other rank; name some with rankN.")
+    factors[:, chosen] = np.median(others, axis=1)[:, None] / np.maximum(sums[:, chosen], 1)
+    return np.asarray(weight[rows] * factors[of_edge[rows], at[rows]])

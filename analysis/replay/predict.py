@@ -1,0 +1,143 @@
+"""What changes would bring: the replayed step before and after them, scaled to the job without a profiler.
+
+Input: a measured recording, the plain step if it is known, and changes. Output: `Prediction`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.table import Column
+from rankscope.analysis.measure.recording import Recording
+from rankscope.analysis.replay import contention
+from rankscope.analysis.replay.build import build
+from rankscope.analysis.replay.changes import Change, JobChange, apply, parse
+from rankscope.analysis.replay.critical_path import Share, path, shares
+from rankscope.analysis.replay.graph import Graph, Work
+from rankscope.analysis.replay.job_changes import apply_to_job
+
+_NS_PER_MS = 1e6
+_SAME = 0.03  # a traced step this close to the plain one differs by chance or by other than the host
+_HALVINGS = 12
+_WRONG_BY = 0.03  # see docs/whatif.md: by how much predictions missed measured steps
+_T = 2.0
+
+
+class Prediction(msgspec.Struct, frozen=True, kw_only=True):
+    """The step with and without changes; times in ms per step."""
+
+    changes: list[str]
+    step_ms: float  # the plain step, otherwise the traced one
+    plain: bool  # whether `step_ms` was measured without a profiler
+    traced_ms: float
+    replayed_ms: float  # the traced step from the recorded work only, without idle time that nothing explains
+    host_factor: float | None  # by which the host's work was scaled so that the replay gives the plain step
+    contention: float  # by what share compute is slower beside communication
+    predicted_ms: float
+    low_ms: float
+    high_ms: float
+    before: list[Share]  # of the critical path
+    after: list[Share]
+    notes: list[str]
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """A graph with the work of the job as it runs without a profiler."""
+
+    graph: Graph
+    undisturbed: Column  # ns: the work of each edge, compute as if nothing communicated beside it
+    slow: float
+    host_factor: float | None
+    notes: list[str]
+
+    def run(self, changes: Sequence[Change | JobChange] = ()) -> tuple[Graph, Column, Column]:
+        """Return the graph, the times and the weights after changes."""
+        weight = self.undisturbed
+        for change in changes:
+            change_of = apply if isinstance(change, Change) else apply_to_job
+            weight = change_of(self.graph, change, weight)  # type: ignore[arg-type]
+        times, weight = contention.replay(self.graph, weight, self.slow)
+        return self.graph, times, weight
+
+
+def replay(recording: Recording, plain_ms: float | None = None) -> Replayed:
+    """Build the graph and scale the host's work so that the replayed step is the plain one, if that is shorter."""
+    graph = build(recording)
+    slow = contention.slowdown(graph)
+    weight = contention.undisturbed(graph, slow)
+    factor, notes = None, list(graph.reasons)
+    traced = graph.step_ns(graph.time) / _NS_PER_MS
+    if plain_ms is not None and traced > plain_ms * (1 + _SAME):
+        factor = _host_factor(graph, plain_ms)
+        if factor is None:
+            notes.append("less work on the host does not explain why the plain step is shorter: only ratios hold")
+        else:
+            weight = np.where(_of_host(graph), weight * factor, weight)
+    return Replayed(graph=graph, undisturbed=weight, slow=slow, host_factor=factor, notes=notes)
+
+
+def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None = None) -> Prediction:
+    """Return what the changes would bring, or without changes the critical path as it is.
+
+    Raises `AnalysisError` if there are no steps to replay, or if a change cannot be read or concerns nothing recorded.
+    """
+    wanted = [parse(text) for text in changes]
+    replayed = replay(recording, plain_ms)
+    graph, times, weight = replayed.run()
+    _, after, changed = replayed.run(wanted)
+    traced = graph.step_ns(graph.time) / _NS_PER_MS
+    measured = traced if plain_ms is None else plain_ms
+    predicted = measured * graph.step_ns(after) / graph.step_ns(times)
+    spread = max(_standard_error(graph, times, after) * _T, _WRONG_BY) if changes else 0.0
+    explained = graph.step_ns(graph.replay(delay=np.zeros_like(graph.edges.delay))) / _NS_PER_MS
+    return Prediction(
+        changes=list(changes),
+        step_ms=measured,
+        plain=plain_ms is not None,
+        traced_ms=traced,
+        replayed_ms=explained,
+        host_factor=replayed.host_factor,
+        contention=replayed.slow,
+        predicted_ms=predicted,
+        low_ms=predicted * (1 - spread),
+        high_ms=predicted * (1 + spread),
+        before=_scaled(shares(graph, path(graph, times, weight), by_rank=True), measured),
+        after=_scaled(shares(graph, path(graph, after, changed), by_rank=True), predicted),
+        notes=replayed.notes,
+    )
+
+
+def _scaled(found: list[Share], step_ms: float) -> list[Share]:
+    """Return the shares so that they sum to the step."""
+    total = sum(share.ms for share in found)
+    return [msgspec.structs.replace(share, ms=share.ms * step_ms / total) for share in found] if total else found
+
+
+def _of_host(graph: Graph) -> Column:
+    return np.isin(graph.edges.work, [Work.HOST, Work.LAUNCH])
+
+
+def _host_factor(graph: Graph, plain_ms: float) -> float | None:
+    """Return the factor (0 to 1) of the host's work at which the replayed step has the length of the plain one.
+
+    None if the replayed step is longer with any factor: then something else is slower under the profiler.
+    """
+    host = _of_host(graph)
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        weight = np.where(host, np.rint(graph.edges.weight * middle), graph.edges.weight).astype(np.int64)
+        if graph.step_ns(graph.replay(weight)) / _NS_PER_MS > plain_ms:
+            high = middle
+        else:
+            low = middle
+    return None if low == 0.0 else (low + high) / 2
+
+
+def _standard_error(graph: Graph, times: Column, after: Column) -> float:
+    """Return the standard error of the ratio of both steps, from step to step."""
+    before, now = np.diff(graph.boundaries(times)), np.diff(graph.boundaries(after))
+    if len(before) < 2 or (before <= 0).any():
+        return 0.0
+    return float(np.std(now / before, ddof=1) / np.sqrt(len(before)))

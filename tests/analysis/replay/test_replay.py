@@ -1,0 +1,121 @@
+"""The replay: exact on real traces, monotone, and right about changes whose effect is known from a model of the job."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankscope.analysis import load
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.replay.build import build
+from rankscope.analysis.replay.changes import parse
+from rankscope.analysis.replay.critical_path import path, slack_ms
+from rankscope.analysis.replay.graph import Graph
+from rankscope.analysis.replay.predict import predict
+
+from .job_model import MS, US, Job, changed, random_job, simulate, with_one
+
+DATA = Path(__file__).parents[2] / "data"
+TRACES = sorted((DATA / "traces").iterdir())
+SEEDS = range(8)
+
+
+@pytest.fixture(scope="module", params=TRACES, ids=lambda path: path.name)
+def graph(request: pytest.FixtureRequest) -> Graph:
+    return build(load(request.param))
+
+
+def test_the_recorded_work_gives_the_recorded_steps(graph: Graph) -> None:
+    assert (graph.replay() == graph.time).all()
+    explained = graph.step_ns(graph.replay(delay=np.zeros_like(graph.edges.delay)))
+    assert explained == pytest.approx(graph.step_ns(graph.time), rel=0.02)
+
+
+def test_the_replayed_step_never_shrinks_if_work_grows(graph: Graph) -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        more = graph.edges.weight + np.where(rng.random(len(graph.edges)) < 0.01, rng.integers(0, MS), 0)
+        assert (graph.replay(more) >= graph.time).all()
+
+
+def test_the_critical_path_sums_to_the_steps(graph: Graph) -> None:
+    parts = path(graph, graph.time, graph.edges.weight)
+    bounds = graph.boundaries(graph.time)
+    assert sum(part.end - part.start for part in parts) == bounds[-1] - bounds[0]
+    assert all(one.end == other.start for one, other in pairwise(parts))
+
+
+def test_work_can_grow_by_its_slack_and_not_by_more(graph: Graph) -> None:
+    free = graph.slack(graph.time)
+    last = graph.boundaries(graph.time)[-1]
+    rng = np.random.default_rng(1)
+    for row in rng.choice(np.flatnonzero((free >= 0) & (free < 100 * MS)), 5):
+        for more, moves in ((free[row], 0), (free[row] + US, US)):
+            weight = graph.edges.weight.copy()
+            weight[row] += more
+            assert graph.boundaries(graph.replay(weight))[-1] - last == moves
+    assert min(slack_ms(graph, graph.time, graph.edges.weight).values()) == 0
+
+
+@pytest.mark.parametrize("name", ["big_baseline_w4", "big_straggler_gpu_w4"])
+def test_no_change_changes_nothing(name: str) -> None:
+    found = predict(load(DATA / "traces" / name), ["compute*1", "transfer*1"])
+    assert found.predicted_ms == pytest.approx(found.step_ms, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "plain_ms"),
+    [
+        ("big_straggler_gpu_w4", "rank3.compute=median", 61.47),
+        ("big_data_stall_rank0_w4", "rank0.loader=median", 188.84),
+        ("big_data_stall_rank0_w4", "rank0.loader=instant", 188.84),
+    ],
+)
+def test_without_the_planted_fault_the_step_is_that_of_the_healthy_job(name: str, change: str, plain_ms: float) -> None:
+    """Unprofiled steps on four H100s: with each fault as given, without it 55.81 ms (truth.json of the recordings)."""
+    found = predict(load(DATA / "traces" / name), [change], plain_ms)
+    assert found.predicted_ms == pytest.approx(55.81, rel=0.03)
+    assert found.low_ms <= 55.81 <= found.high_ms
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_change_brings_what_the_job_does_with_it(seed: int, tmp_path: Path) -> None:
+    healthy = random_job(seed)
+    late = seed % healthy.world
+    slow = with_one(healthy.compute, late, healthy.compute[late] * 3 // 2)
+    waits = with_one(healthy.loader, late, 30 * MS)
+    cases = [
+        (changed(healthy, compute=slow), f"rank{late}.compute=median", healthy),
+        (changed(healthy, loader=waits), f"rank{late}.loader=median", healthy),
+        (healthy, "transfer*0.5", changed(healthy, transfer=healthy.transfer // 2)),
+        (healthy, "transfer*3", changed(healthy, transfer=healthy.transfer * 3)),
+        (healthy, "compute*2", changed(healthy, compute=tuple(2 * each for each in healthy.compute))),
+        (changed(healthy, host=200 * US), "host*0.25", changed(healthy, host=50 * US)),
+    ]
+    for number, (recorded, change, then) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        before, truth = simulate(recorded, folder), simulate(then)
+        found = predict(load(folder), [change])
+        assert found.step_ms == pytest.approx(before / MS, rel=0.001), change
+        assert found.predicted_ms == pytest.approx(truth / MS, rel=0.02), (change, recorded)
+
+
+def test_more_ranks_and_larger_buckets(tmp_path: Path) -> None:
+    simulate(Job(world=2, transfer=5 * MS), tmp_path)
+    recording = load(tmp_path)
+    four = predict(recording, ["ranks=4"])
+    assert four.predicted_ms == pytest.approx(simulate(Job(world=4, transfer=7_500 * US)) / MS, rel=0.02)
+    with pytest.raises(AnalysisError, match="all recorded buckets have one size"):
+        predict(recording, ["bucket_cap_mb=100"])
+    merged = predict(load(DATA / "traces" / "comm_bound_w4"), ["bucket_cap_mb=4000"])
+    assert merged.predicted_ms > merged.step_ms  # one bucket cannot overlap with backward
+
+
+@pytest.mark.parametrize(
+    "text", ["transfr*2", "compute", "compute=fast", "rankx.compute*2", "kernel:(*2", "ranks=many"]
+)
+def test_what_is_no_change_is_refused(text: str) -> None:
+    with pytest.raises(AnalysisError, match=r"not a (change|regular expression)"):
+        parse(text)
