@@ -97,7 +97,7 @@ def timeline_command(
         step, drawn = _common_step(drawn, analyses, wanted, step)
         folder = out or _folder(paths)
         originals = Originals(paths[0], analyses[0]) if full and len(paths) == 1 else None
-        written = _write(drawn, summaries, step, folder, kinds, originals, progress)
+        written = _write(drawn, summaries, step, folder, kinds, originals, analyses[0], progress)
     if not quiet:
         console = Console()
         for item, summary in zip(drawn, summaries, strict=True):
@@ -142,6 +142,7 @@ def _write(
     folder: Path,
     kinds: frozenset[str],
     originals: Originals | None,
+    analysis: Analysis,
     progress: Steps,
 ) -> dict[str, Path]:
     written: dict[str, Path] = {}
@@ -165,11 +166,12 @@ def _write(
         write_text(written["Page"], page(drawn, step, headlines))
     if "perfetto" in kinds and len(drawn) == 1:
         progress.next("writing the Perfetto trace")
+        from rankscope.analysis.replay import critical_path
         from rankscope.analysis.show.timeline import perfetto
 
         written["Perfetto"] = folder / "timeline.perfetto.json.gz"
         with replacing(written["Perfetto"]) as temporary:
-            perfetto.write(temporary, drawn[0], originals)
+            perfetto.write(temporary, drawn[0], originals, critical_path.recorded_path(analysis))
     return written
 
 

@@ -161,9 +161,11 @@ class _Builder:
         kept = {name: column[rows] for name, column in edges.items()}
         kept |= {"source": source[rows], "target": target[rows]}
         time = points["time"][order]
-        time = time - (time.min() if len(time) else 0)
+        origin = int(time.min()) if len(time) else 0
+        time = time - origin
         kept["delay"] = kept["delay"] + _rest(time, kept)
         return Graph(
+            origin=origin,
             time=time,
             rank=points["rank"][order],
             ends=points["ends"][order],

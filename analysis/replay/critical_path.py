@@ -7,14 +7,17 @@ parts sum to these steps.
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.measure.recording import Recording
+from rankscope.analysis.replay.build import build
 from rankscope.analysis.replay.graph import NONE, Graph, Work
 
 _NS_PER_MS = 1e6
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the critical path; times in ns from the first point of the graph."""
+    """A part of the critical path; times in ns from the first point of the graph, or on the common clock."""
 
     start: int
     end: int
@@ -54,6 +57,17 @@ def path(graph: Graph, times: Column, weight: Column) -> list[Stretch]:
             found.append(_stretch(graph, start, waited, rank, Work(int(edges.work[edge])), int(edges.name[edge])))
         point = source
     return found[::-1]
+
+
+def recorded_path(recording: Recording) -> list[Stretch]:
+    """Return the critical path as recorded, on the common clock; empty if there is nothing to replay."""
+    try:
+        graph = build(recording)
+    except AnalysisError:
+        return []
+    parts = path(graph, graph.time, graph.edges.weight)
+    moved = msgspec.structs.replace
+    return [moved(part, start=part.start + graph.origin, end=part.end + graph.origin) for part in parts]
 
 
 def _stretch(graph: Graph, start: int, end: int, rank: int, work: Work, name: int) -> Stretch:

@@ -66,6 +66,7 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
 class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """Points in an order in which every edge goes forward, and the edges between them."""
 
+    origin: int  # of `time`: ns on the common clock
     time: Column  # ns from the first point, as recorded
     rank: Column
     ends: Column  # the boundary that a point may set: 0 before the first step that counts, i after the i-th; NONE

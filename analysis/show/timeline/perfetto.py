@@ -2,13 +2,14 @@
 
 Input: a `Timeline`. Output: gzipped Chrome JSON. A rank's threads show its steps, the parts that tile them, ranges,
 communication with waits and transfers inside, and kernels. Counters show the wait and the hidden communication since
-the step began. Arrows lead from the last rank of a collective to the ranks that waited for it. Times count from the
-first event, in us with three decimals: exact to the nanosecond, and small enough for the doubles that viewers use.
+the step began. The critical path is a process of its own. Arrows lead from the last rank of a collective to the ranks
+that waited for it. Times count from the first event, in us with three decimals: exact to the nanosecond, and small
+enough for the doubles that viewers use.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from rankscope.analysis.core.intervals import both, union
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.replay.critical_path import Stretch
 from rankscope.analysis.show.timeline.build import RankView, Timeline
 from rankscope.analysis.show.timeline.codes import NAMES, WAIT
 from rankscope.analysis.show.timeline.original_events import Originals
@@ -30,8 +32,11 @@ _LEVEL = 3  # of compression: half the time of the default level for 10 % more b
 _SAFE = re.compile(r"[\x00-\x1f]")
 
 
-def write(path: Path, timeline: Timeline, originals: Originals | None = None) -> None:
-    """Write the trace. With `originals` it contains every event of the original traces instead of the kernels."""
+def write(path: Path, timeline: Timeline, originals: Originals | None = None, critical: Sequence[Stretch] = ()) -> None:
+    """Write the trace. With `originals` it contains every event of the original traces instead of the kernels.
+
+    `critical` is the critical path over all ranks, on the common clock; it becomes a process of its own.
+    """
     from isal import igzip
 
     origin = min(_earliest(view) for view in timeline.views)
@@ -41,7 +46,7 @@ def write(path: Path, timeline: Timeline, originals: Originals | None = None) ->
     with igzip.open(path, "wb", compresslevel=_LEVEL) as file:
         file.write(b'{"displayTimeUnit": "ms", "baseTimeNanoseconds": %d, "traceEvents": [\n' % origin)
         separator = b""
-        events = _events(timeline, originals, origin)
+        events = chain(_events(timeline, originals, origin), _critical(critical, timeline, origin))
         while block := list(islice(events, _BLOCK)):  # a million events at once would take gigabytes
             file.write(separator + b",\n".join(map(encoder.encode, block)))
             separator = b",\n"
@@ -61,6 +66,23 @@ def _events(timeline: Timeline, originals: Originals | None, origin: int) -> Ite
             for block in originals.events(view.rank, origin):
                 yield from block
     yield from _arrows(timeline, origin)
+
+
+def _critical(stretches: Sequence[Stretch], timeline: Timeline, origin: int) -> Iterator[Json]:
+    """Yield the critical path, one slice for neighbours of the same rank and work, one thread per rank."""
+    if not stretches:
+        return
+    process = max(view.rank for view in timeline.views) + 1
+    yield _meta("process_name", process, {"name": "critical path"})
+    yield _meta("process_sort_index", process, {"sort_index": -1})
+    for rank in sorted({part.rank for part in stretches}):
+        yield _meta("thread_name", process, {"name": f"rank {rank}"}, rank + 1)
+    for (rank, work), parts in groupby(stretches, key=lambda part: (part.rank, part.work)):
+        own = list(parts)
+        names = [part.name for part in own if part.name]
+        event = {"ph": "X", "name": work.name.lower(), "pid": process, "tid": rank + 1}
+        event |= {"ts": us(own[0].start - origin), "dur": us(own[-1].end - own[0].start)}
+        yield event | {"args": {"parts": len(own), "first": _SAFE.sub(" ", names[0]) if names else None}}
 
 
 def _rank(view: RankView, timeline: Timeline, origin: int, *, kernels: bool) -> Iterator[Json]:
