@@ -38,9 +38,8 @@ def truth(folder: Path) -> float:
 
 
 def replayed(folders: list[Path]) -> None:
-    print(
-        "| recording | ranks | records | step, ms | from the work alone, ms | error | s |\n|---|---:|---:|---:|---:|---:|---:|"
-    )
+    print("| recording | ranks | records | step, ms | from the work alone, ms | error | s |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
     errors = []
     for folder in folders:
         try:

@@ -57,7 +57,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "whatif": (
         "rankscope.analysis.commands.whatif",
         "main",
-        "the critical path of a step, and what a change would bring",
+        "what decides a step, and what a change would bring",
     ),
     "timeline": (
         "rankscope.analysis.commands.timeline",

@@ -16,6 +16,7 @@ from rankscope.analysis.commands.timeline import main
 from rankscope.analysis.core.intervals import union
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.measure.breakdown import PARTS
+from rankscope.analysis.replay.build import build as build_graph
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.summary import summarise
 from rankscope.analysis.show.timeline.build import Timeline, build
@@ -182,9 +183,11 @@ def healthy(processor: TraceProcessor) -> None:
 
 def test_perfetto_slices_sum_to_the_summary(loaded: TraceProcessor, analysis: Analysis) -> None:
     healthy(loaded)
-    assert loaded.query("select distinct name from process where name is not null order by name") == [
-        (f"rank {rank}",) for rank in range(4)
-    ]
+    names = [("critical path",), *((f"rank {rank}",) for rank in range(4))]
+    assert loaded.query("select distinct name from process where name is not null order by name") == names
+    ((path,),) = loaded.query(f"select sum(s.dur) {_OF_THREAD} where p.name = 'critical path'")
+    graph = build_graph(analysis)
+    assert path == pytest.approx(graph.step_ns(graph.time) * len(graph.steps), abs=1)
     rows = loaded.query(
         f"select p.name, s.name, sum(s.dur) {_OF_THREAD} where t.name = 'where time goes' group by 1, 2"
     )
