@@ -13,8 +13,6 @@ import statistics
 import time
 from pathlib import Path
 
-import numpy as np
-
 from rankscope.analysis import load
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.replay.build import build
@@ -46,7 +44,7 @@ def replayed(folders: list[Path]) -> None:
             recording = load(folder)
             began = time.perf_counter()
             graph = build(recording)
-            alone = graph.step_ns(graph.replay(delay=np.zeros_like(graph.edges.delay)))
+            alone = graph.explained_ns()
         except AnalysisError as error:
             print(f"| {folder.name} | | | | | {str(error).rpartition(': ')[2]} | |")
             continue

@@ -169,6 +169,7 @@ class _Builder:
             time=time,
             rank=points["rank"][order],
             ends=points["ends"][order],
+            begins=self._begins() - origin,
             edges=Edges(**kept),
             records=self._sorted_records(place, kept),
             names=list(self.words),
@@ -176,6 +177,11 @@ class _Builder:
             dropped=self.dropped + int((~forward).sum()),
             reasons=self.reasons,
         )
+
+    def _begins(self) -> int:
+        """Return when the last rank begins the first step that counts."""
+        table = self.recording.step_table
+        return int(table["start_ns"][table["step"] == self.steps[0]].max())
 
     def _sorted_records(self, place: Column, edges: dict[str, Column]) -> Records:
         """Return the records by the new numbers of their points, each with the edge that is its work."""

@@ -70,6 +70,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     time: Column  # ns from the first point, as recorded
     rank: Column
     ends: Column  # the boundary that a point may set: 0 before the first step that counts, i after the i-th; NONE
+    begins: int  # when the first step that counts begins, for a recording without any work before it
     edges: Edges
     records: Records
     names: list[str]
@@ -105,12 +106,19 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         found = np.full(len(self.steps) + 1, np.iinfo(np.int64).min)
         known = self.ends != NONE
         np.maximum.at(found, self.ends[known], times[known])
+        if not (self.ends == 0).any():
+            found[0] = self.begins
         return np.asarray(np.maximum.accumulate(found))
 
     def step_ns(self, times: Column) -> float:
         """Return the mean length of the steps that count (ns), from the last rank's end to the next."""
         found = self.boundaries(times)
         return float(found[-1] - found[0]) / len(self.steps)
+
+    def explained_ns(self) -> float:
+        """Return the mean step (ns) that the recorded work gives without idle time that nothing explains."""
+        counted = np.isin(self.edges.step, self.steps)
+        return self.step_ns(self.replay(delay=np.where(counted, 0, self.edges.delay)))
 
     def binding(self, times: Column, weight: Column | None = None, delay: Column | None = None) -> Column:
         """Return for each point the edge that decides when it comes; NONE for a root."""

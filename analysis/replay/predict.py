@@ -90,13 +90,12 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
     measured = traced if plain_ms is None else plain_ms
     predicted = measured * graph.step_ns(after) / graph.step_ns(times)
     spread = max(_standard_error(graph, times, after) * _T, _WRONG_BY) if changes else 0.0
-    explained = graph.step_ns(graph.replay(delay=np.zeros_like(graph.edges.delay))) / _NS_PER_MS
     return Prediction(
         changes=list(changes),
         step_ms=measured,
         plain=plain_ms is not None,
         traced_ms=traced,
-        replayed_ms=explained,
+        replayed_ms=graph.explained_ns() / _NS_PER_MS,
         host_factor=replayed.host_factor,
         contention=replayed.slow,
         predicted_ms=predicted,
