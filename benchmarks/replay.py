@@ -32,7 +32,7 @@ PREDICTED = (
 
 def truth(folder: Path) -> float:
     """Return the median step without a profiler (ms), mean of the ranks."""
-    return statistics.mean(json.loads((folder / "truth.json").read_text())["unprofiled"]["step_ms"])
+    return float(statistics.mean(json.loads((folder / "truth.json").read_text())["unprofiled"]["step_ms"]))
 
 
 def replayed(folders: list[Path]) -> None:
