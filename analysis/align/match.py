@@ -15,10 +15,10 @@ from typing import Literal
 import numpy as np
 
 from rankscope.analysis.align.groups import group_members
+from rankscope.analysis.align.point_to_point import of_kind
 from rankscope.analysis.align.sequences import Sequence as Calls
 from rankscope.analysis.align.sequences import best_shift
 from rankscope.analysis.core import group_by
-from rankscope.analysis.core.collective_kinds import POINT_TO_POINT
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 
@@ -31,7 +31,7 @@ def numbered(part: Table, hypothesis: Hypothesis) -> Column:
     """Return the number of each record's call within the group, -1 if it has no partners."""
     part = _with_left_overs(part)
     result = np.full(len(part), -1)
-    usable = ~np.isin(part["kind"], [code for code, word in enumerate(part.words["kind"]) if word in POINT_TO_POINT])
+    usable = ~of_kind(part)
     with_seq = _with_seq(part, usable) if hypothesis == "seq" else np.zeros(len(part), bool)
     following = 0
     if with_seq.any():
@@ -163,7 +163,10 @@ def _zip_shifted(block: dict[int, Calls]) -> Column:
 
 
 def whole_calls(records: Table, call: Column) -> Column:
-    """Return whether the row's call has a record from every loaded rank of its group, all of the same kind."""
+    """Return whether the row's call has a record from every loaded rank of its group, all of the same kind.
+
+    A send and its receive are two records.
+    """
     ok = call >= 0
     count = int(call.max(initial=-1)) + 1
     if not count:
@@ -176,8 +179,11 @@ def whole_calls(records: Table, call: Column) -> Column:
         of_group = rows[ok[rows]]
         present = np.unique(records["rank"][rows])
         expected[call[of_group]] = len(loaded & set(members)) if members is not None else len(present)
+    messages = ok & of_kind(records)
+    expected[call[messages]] = 2
     kinds = np.full(count, -1)
     kinds[call[ok]] = records["kind"][ok]
-    same = np.bincount(call[ok], records["kind"][ok] != kinds[call[ok]], count) == 0
+    differs = (records["kind"] != kinds[np.maximum(call, 0)]) & ~messages
+    same = np.bincount(call[ok], differs[ok], count) == 0
     whole = (seen == expected) & same
     return np.asarray(ok & whole[np.maximum(call, 0)])

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from rankscope.analysis.align import point_to_point
 from rankscope.analysis.align.clock import Alignment, align, on_common_clock
 from rankscope.analysis.align.groups import ASSUMED, group_members, group_name, stack
 from rankscope.analysis.align.match import HYPOTHESES, Hypothesis, numbered, whole_calls
@@ -97,6 +98,8 @@ def pair(ranks: Sequence[RankData]) -> Pairing:
         own = found.call >= 0
         call[rows[own]] = found.call[own] + following
         following += int(found.call.max(initial=-1)) + 1
+    messages = point_to_point.pair(records)
+    call = np.where(messages >= 0, messages + following, call)
     ordinal = np.where(call >= 0, call - _first_of_group(records["group_id"], call), -1)
     call = np.where(whole_calls(records, call), call, -1)
     calls, alignment = _on_one_clock(records.with_columns(call=call, ordinal=ordinal), ranks, unpaired)

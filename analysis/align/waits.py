@@ -23,12 +23,14 @@ def split_waits(calls: Table, alignment: Alignment, present: frozenset[int]) -> 
     if known.any():
         rows = np.flatnonzero(known)  # calls are sorted, so the rows of one call are adjacent
         last = group_by.highest(start[rows], call[rows])
-        # Some collectives can end on one rank before another has arrived (for example on a broadcast's root). That
-        # rank waited at most for the length of its own record.
+        # Some collectives can end on one rank before another has arrived (for example on a broadcast's root), and a
+        # send before its receive. That rank waited at most for the length of its own record.
         synchronising = _of_kind(calls, SYNCHRONISING)[rows]
         ready[rows] = np.where(synchronising, last, np.minimum(last, end[rows]))
         clockfree[rows] = group_by.lowest((end - start)[rows], call[rows])
-        lateness[rows] = start[rows] - group_by.median_of_others(start[rows], call[rows])
+        late = start[rows] - group_by.median_of_others(start[rows], call[rows])
+        # A receive is often started long before its send: that is the schedule's, and neither rank is late.
+        lateness[rows] = np.where(_of_kind(calls, POINT_TO_POINT)[rows], UNKNOWN, late)
     wait = np.where(known, ready - start, UNKNOWN)
     transfer = np.where(known, end - ready, UNKNOWN)
     return calls.with_columns(
@@ -48,11 +50,16 @@ def _of_kind(calls: Table, kinds: frozenset[str]) -> Column:
 
 
 def _known(calls: Table, alignment: Alignment, present: frozenset[int]) -> Column:
-    """Return a mask of the rows whose call has every member of its group, all of them on the common clock."""
+    """Return a mask of the rows whose call has every member of its group, all of them on the common clock.
+
+    A send and its receive need only their two ranks.
+    """
     whole = np.zeros(len(calls.words["group_id"]) + 1, bool)
     for code, word in enumerate(calls.words["group_id"]):
         members = group_members(word)
         whole[code] = members is not None and set(members) <= present and not set(members) & alignment.unaligned
     single = calls["group_size"] == 1
-    known = (calls["call"] >= 0) & ~_of_kind(calls, POINT_TO_POINT) & (whole[calls["group_id"]] | single)
-    return np.asarray(known)
+    messages = _of_kind(calls, POINT_TO_POINT)
+    placed = np.isin(calls["rank"], sorted(present - alignment.unaligned))
+    both = group_by.lowest(placed.astype(np.int64), calls["call"]) == 1
+    return np.asarray((calls["call"] >= 0) & np.where(messages, both, whole[calls["group_id"]] | single))

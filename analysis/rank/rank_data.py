@@ -17,7 +17,7 @@ from rankscope.analysis.read.rank_trace import Probe
 # One row per communication record of this rank, in the order of the calls.
 COMM_COLUMNS = (
     "start", "end", "launch_start", "step", "kind", "device", "stream", "group", "group_ranks", "group_size",
-    "seq", "in_nelems", "out_nelems", "dtype", "bytes", "described", "scope",
+    "seq", "peer", "in_nelems", "out_nelems", "dtype", "bytes", "described", "scope",
 )  # fmt: skip
 NO_STEP = -1  # launched outside every step: left over from before the window, or launched after it
 

@@ -20,6 +20,7 @@ DEVICE_COLUMNS = (
 )  # fmt: skip
 COLLECTIVE_COLUMNS = (
     "collective", "in_nelems", "out_nelems", "group_size", "dtype", "group", "group_ranks", "group_desc", "seq",
+    "peer",  # global rank to which a send goes or from which a receive comes
 )  # fmt: skip
 LAUNCH_COLUMNS = ("start", "duration", "name", "thread", "correlation")
 HOST_COLUMNS = ("start", "duration", "name", "thread", "external_id", "annotation", *COLLECTIVE_COLUMNS)

@@ -27,6 +27,8 @@ class Args(
         "group_ranks": "Process Group Ranks",
         "group_desc": "Process Group Description",
         "seq": "Seq",
+        "to_rank": "Dst Rank",
+        "from_rank": "Src Rank",
         "python_parent": "Python parent id",
     },
 ):
@@ -52,7 +54,14 @@ class Args(
     group_ranks: Any = None
     group_desc: Any = None
     seq: Any = None
+    to_rank: Any = None  # of a send
+    from_rank: Any = None  # of a receive
     python_parent: Any = None  # of a Python frame: the frame that called it
+
+    @property
+    def peer(self) -> Any:
+        """The other rank of a send or a receive."""
+        return self.from_rank if self.to_rank is None else self.to_rank
 
 
 class Event(msgspec.Struct, gc=False):

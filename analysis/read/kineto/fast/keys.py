@@ -35,6 +35,8 @@ _ARGUMENT_KEYS = {
     "Process Group Ranks": ("group_ranks", layout.SYMBOL),
     "Process Group Description": ("group_desc", layout.SYMBOL),
     "Seq": ("seq", layout.INTEGER),
+    "Dst Rank": ("peer", layout.INTEGER),
+    "Src Rank": ("peer", layout.INTEGER),
 }
 
 

@@ -10,7 +10,7 @@ END, CUT, ODD, FULL, REHASH, NEW_CATEGORY = range(6)
 FIELDS = (
     "phase", "category", "name", "start", "duration", "pid", "tid", "external_id", "external_id_before_1_12",
     "correlation", "device", "stream", "bytes", "occupancy", "sm_share", "collective", "in_nelems", "out_nelems",
-    "group_size", "dtype", "group", "group_ranks", "group_desc", "seq",
+    "group_size", "dtype", "group", "group_ranks", "group_desc", "seq", "peer",
 )  # fmt: skip
 # Classes of a category. Its entry is class + 16 * (activity or annotation).
 UNSEEN, SKIPPED, IS_DEVICE, IS_LAUNCH, IS_HOST = -1, 0, 1, 2, 3
