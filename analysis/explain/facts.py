@@ -14,6 +14,7 @@ from rankscope.analysis.job.cpu_use import CpuUse
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.ceilings import Ceilings
+from rankscope.analysis.measure.pipeline_stages import Pipeline
 from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.analysis.rank.rank_data import DeviceModel
 from rankscope.conf import RunConfig
@@ -43,6 +44,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     cpu: CpuUse | None = None  # what the ranks' threads did with the cores in the plain window
     epochs: set[tuple[int, int]] | None = None  # steps and ranks in which the loader began an epoch; None: unknown
     loader_cpu: tuple[float, int] | None = None  # from loader.on_cpu
+    pipelines: list[Pipeline] = []
 
     @property
     def step_ns(self) -> float:

@@ -7,7 +7,14 @@ Input: a `Recording`, and what the plain pass says. Output: findings, the costli
 import msgspec
 
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.explain import rules_comm, rules_device, rules_host, rules_late_rank, rules_loader
+from rankscope.analysis.explain import (
+    rules_comm,
+    rules_device,
+    rules_host,
+    rules_late_rank,
+    rules_loader,
+    rules_pipeline,
+)
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.finding import Finding, severity
 from rankscope.analysis.explain.gain_limit import Room
@@ -111,6 +118,7 @@ RULES: tuple[Rule, ...] = (
     *rules_loader.RULES,
     *rules_host.RULES,
     *rules_comm.RULES,
+    *rules_pipeline.RULES,
     *rules_device.RULES,
     DISTORTS,  # last, because it says how far to trust the others
 )

@@ -5,6 +5,7 @@ import numpy as np
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.measure.loader import loader_waits
+from rankscope.analysis.measure.pipeline_stages import pipelines
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.read.pass_steps import read_steps
 from rankscope.analysis.read.run_settings import config_of
@@ -45,6 +46,7 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
         slow=without.slow,
         model=ranks[0].model if all(data.model == ranks[0].model for data in ranks) else None,
         stretch=stretch is not None,
+        pipelines=pipelines(recording),
     )
 
 

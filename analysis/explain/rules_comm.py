@@ -30,13 +30,15 @@ def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
     calls = facts.reductions()
     if calls is not None:
         evidence |= _against_ceiling(facts, calls, limits)
-    if not facts.gpu:
-        return Claim(evidence=evidence, variant="cpu")
     kinds = facts.exposed_by_kind()
-    if sum(kinds.get(kind, 0.0) for kind in _REDUCTIONS) * 2 < sum(kinds.values()):
+    reduces = sum(kinds.get(kind, 0.0) for kind in _REDUCTIONS) * 2 >= sum(kinds.values())
+    if not facts.gpu and reduces:
+        return Claim(evidence=evidence, variant="cpu")
+    if not reduces:
         costly = sorted((kind for kind in kinds if kinds[kind] > 0), key=lambda kind: -kinds[kind])[:3]
         evidence["exposed_by_kind_ms"] = {kind: estimate_ms(kinds[kind]) for kind in costly}
-        return Claim(gain_ns=gain, evidence=evidence, variant="other", overrides=[], place=", ".join(costly))
+        gain_or_unknown = gain if facts.gpu else None
+        return Claim(gain_ns=gain_or_unknown, evidence=evidence, variant="other", overrides=[], place=", ".join(costly))
     gloo = facts.config is not None and facts.config.backend == "gloo"
     return Claim(gain_ns=gain, evidence=evidence, variant="gloo" if gloo else None)
 

@@ -62,15 +62,15 @@ def _launched_inside(table: Table, host: Table, is_comm: Column) -> Column:
     unknown = (table["activity"] == KERNEL) & ~is_comm & table.where("name", _says_nothing)
     rows = np.flatnonzero((copies | unknown) & (table["launch_start"] != UNKNOWN))
     times, threads = table["launch_start"][rows], table["launch_thread"][rows]
-    around = _innermost(times, threads, host, records)
+    around = innermost(times, threads, host, records)
     rows, times, threads, around = (part[around >= 0] for part in (rows, times, threads, around))
     if len(rows):
         operators = np.flatnonzero((host["annotation"] == 0) & np.isin(host["thread"], np.unique(threads)))
-        innermost = _innermost(times, threads, host, np.union1d(operators, records))
-        direct = np.isin(innermost, records)
+        nearest = innermost(times, threads, host, np.union1d(operators, records))
+        direct = np.isin(nearest, records)
         result[rows[direct]] = around[direct]
     mine = np.flatnonzero(copies & (table["launch_start"] != UNKNOWN) & (result < 0))
-    result[mine] = _innermost(table["launch_start"][mine], table["launch_thread"][mine], host, symmetric)
+    result[mine] = innermost(table["launch_start"][mine], table["launch_thread"][mine], host, symmetric)
     return result
 
 
@@ -79,7 +79,7 @@ def with_scope(table: Table, host: Table) -> Table:
     scope: Column = np.full(len(table), -1)
     if "launch_thread" in table.columns:
         sources = np.flatnonzero(host.where("name", _is_scope))
-        scope = _innermost(table["launch_start"], table["launch_thread"], host, sources)
+        scope = innermost(table["launch_start"], table["launch_thread"], host, sources)
     codes, words = encode([None if at < 0 else host.words["name"][host["name"][at]] for at in scope.tolist()])
     return Table({**table.columns, "scope": codes}, {**table.words, "scope": words})
 
@@ -122,11 +122,11 @@ def _launching_record(table: Table, rows: Column, host: Table, chosen: Column) -
     wanted = table["external_id"][rows]
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     by_id = (ids[at] == wanted) & (count[at] == 1) & (wanted != UNKNOWN)
-    inner = _innermost(table["launch_start"][rows], table["launch_thread"][rows], host, sources)
+    inner = innermost(table["launch_start"][rows], table["launch_thread"][rows], host, sources)
     return np.where(by_id, sources[first[at]], inner)
 
 
-def _innermost(times: Column, threads: Column, host: Table, sources: Column) -> Column:
+def innermost(times: Column, threads: Column, host: Table, sources: Column) -> Column:
     """Return the innermost of `sources` around each time on its thread, -1 if there is none."""
     if not len(sources) or not len(times):
         return np.full(len(times), -1)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from rankscope.analysis.core.collective_kinds import (
+    POINT_TO_POINT,
     UNKNOWN_KIND,
     collective_kind,
     is_host_collective,
@@ -19,7 +20,7 @@ from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import sm_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.activity import activity
-from rankscope.analysis.rank.classify import with_scope
+from rankscope.analysis.rank.classify import innermost, with_scope
 from rankscope.analysis.rank.device_model import model_of
 from rankscope.analysis.rank.device_work import (
     MAX_DURATION,
@@ -37,6 +38,7 @@ from rankscope.analysis.read.rank_trace import RankTrace, Where, end_of
 from rankscope.conf.contract import DATA_WAIT
 
 _DATA_WAIT = begins(re.compile(rf"{DATA_WAIT}$|enumerate\((?:DataLoader|DataPipe)\)#"))
+_MESSAGE = begins(re.compile(r"c10d::(?:send|recv)"))
 _NOT_COMPUTE = begins(re.compile(r"ProfilerStep#|enumerate\(DataLoader\)"))
 
 MOST_STEPS = 10_000  # of a trace; comparing each with all others takes minutes beyond
@@ -188,10 +190,25 @@ def _host_work(trace: RankTrace, steps: Table, note: object) -> Table:
     blank = np.full(len(table), UNKNOWN, np.int64)
     fields = {"activity": blank * 0, "device": blank * 0 - 1, "stream": table["thread"].astype(np.int64)}
     fields |= {"correlation": blank, "bytes": blank, "occupancy": blank, "sm_share": blank, "launch_start": blank}
-    fields |= {"end": end_of(table), "kind": codes}
+    fields |= {"start": _message_starts(table, host, codes, kind_words), "end": end_of(table), "kind": codes}
     fields |= {"described": (table["collective"] >= 0).astype(np.int64)}
     table = Table({**table.columns, **fields}, {**table.words, "kind": kind_words}).sort("start")
     return table.with_columns(step=step_at(table["start"], steps))
+
+
+def _message_starts(table: Table, host: Table, kind: Column, words: list[str]) -> Column:
+    """Return the starts, those of sends and receives with torch's own call around them.
+
+    gloo opens its record when the call returns. By then the message may have gone, or the call may have waited long.
+    """
+    messages = np.flatnonzero(np.isin(kind, [code for code, word in enumerate(words) if word in POINT_TO_POINT]))
+    calls = np.flatnonzero(host.where("name", _MESSAGE) & (host["start"] != UNKNOWN))
+    start = table["start"].copy()
+    if len(messages) and len(calls):
+        around = innermost(start[messages], table["thread"][messages], host, calls)
+        known = around >= 0
+        start[messages[known]] = host["start"][around[known]]
+    return start
 
 
 # --- for both ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from rankscope.analysis.measure.breakdown import PARTS, totals
 from rankscope.analysis.measure.dimensions import dimensions, names_by_group, sharded_layers
 from rankscope.analysis.measure.loader import loader_waits
 from rankscope.analysis.measure.memory import memory_of
+from rankscope.analysis.measure.pipeline_stages import pipelines
 from rankscope.analysis.measure.step_metrics import summarise_rank
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.report.job import what_was_run
@@ -64,6 +65,7 @@ def summary_of(analysis: Analysis) -> Summary:
         collectives=_collectives(analysis),
         dimensions=dimensions(analysis),
         sharded_layers=sharded_layers(analysis),
+        pipelines=pipelines(analysis),
         stragglers=_stragglers(analysis),
         loader=loader_waits(analysis.ranks),
         memory=[] if analysis.run_dir is None else memory_of(analysis.run_dir),

@@ -13,6 +13,7 @@ from rankscope.analysis.explain.finding import Finding
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.measure.dimensions import Dimension, ShardedLayer
+from rankscope.analysis.measure.pipeline_stages import Pipeline
 from rankscope.analysis.measure.step_metrics import STEP_METRICS
 from rankscope.analysis.measure.stragglers import VerdictName
 from rankscope.analysis.verify.plain_pass import Throughput
@@ -137,6 +138,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     collectives: list[CollectiveSummary]
     dimensions: list[Dimension]
     sharded_layers: list[ShardedLayer]
+    pipelines: list[Pipeline]
     stragglers: StragglerSummary
     loader: list[dict[str, Any]]
     memory: list[dict[str, Any]]

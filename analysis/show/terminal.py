@@ -40,6 +40,7 @@ _WITNESSES = {"torch": "torch.profiler", "nsys": "Nsight Systems"}
 _TABLE_WIDTH = 80
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
+_SHOWN_PIPELINES = 2
 
 
 class _Whole:
@@ -72,6 +73,7 @@ def _parts(summary: Json) -> list[RenderableType | None]:
         _breakdown(summary),
         _devices(summary),
         _dimensions(summary),
+        *[_pipeline(pipeline) for pipeline in summary["pipelines"][:_SHOWN_PIPELINES]],
         _collectives(summary),
         _agreement(summary),
         _findings(summary),
@@ -188,6 +190,21 @@ def _dimensions(summary: Json) -> RenderableType | None:
         numbers = (_number(row[name]) for name in ("transfer_ms", "wait_ms", "exposed_ms"))
         table.add_row(row["dimension"], ", ".join(row["kinds"]), f"{row['calls_per_step']:.1f}", *numbers, last)
     return Group(Text(), _Whole(table), Text("last rank: the one that most often arrives last, and how often", "dim"))
+
+
+def _pipeline(pipeline: Json) -> RenderableType:
+    """Return the stages of a pipeline: how long each computes and waits, and what explains the waiting."""
+    table = Table(title="Stages of the pipeline, ms per step", title_justify="left", box=None)
+    for title in ("stage", "rank", "compute", "bubble", "filling", "draining", "by schedule", "by slower stages"):
+        table.add_column(title, justify="right")
+    names = ("compute_ms", "bubble_ms", "warm_up_ms", "drain_ms", "schedule_ms", "uneven_ms")
+    for number, stage in list(enumerate(pipeline["stages"]))[:_SHOWN_RANKS]:
+        table.add_row(str(number), str(stage["rank"]), *(_number(stage[name]) for name in names))
+    text = (
+        f"bubble: waiting for messages while nothing computes; {pipeline['micro_batches']:.3g} micro-batches, so with "
+        f"equal stages {pipeline['even_share']:.0%} of a step"
+    )
+    return Group(Text(), _Whole(table), Text(text, "dim"))
 
 
 def _collectives(summary: Json) -> RenderableType | None:
