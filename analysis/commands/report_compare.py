@@ -9,6 +9,7 @@ import msgspec
 from rich.table import Table
 
 from rankscope.analysis.commands.common import Location, results_folder, run_command
+from rankscope.analysis.commands.compare_work import show_work
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
@@ -148,36 +149,40 @@ def latency_table(rows: list[Json]) -> Table:
     "--json", "json_file", type=click.Path(path_type=Path), help="Write the comparison to this file; - for stdout."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for compare.html: both curves and what changed.")
+@click.option(
+    "--work", is_flag=True, help="Also compare kernels, operators and collectives (always done if a condition holds)."
+)
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 def compare_command(
-    a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None, out: Path | None, quiet: bool
+    a: Path, b: Path, conditions: tuple[str, ...], json_file: Path | None, out: Path | None, work: bool, quiet: bool
 ) -> int:
-    """Compare two run folders or two sweeps by metric, and show which changes are noise."""
-    gates = [compare.Condition.parse(text) for text in conditions]
-    known = set(compare.metrics(Point(id="", run_dir=None, overrides=[], baseline=False, status="")))
-    for gate, text in zip(gates, conditions, strict=True):
-        if gate.metric not in known:
-            raise AnalysisError(
-                f"--fail-if {text!r}: unknown metric {gate.metric}; choose from {', '.join(sorted(known))}"
-            )
+    """Compare two run folders or two sweeps by metric, and show which changes are noise.
+
+    A and B may also be folders of traces: then only their work is compared.
+    """
+    if not _is_job(a) and not _is_job(b) and not conditions:
+        return _compare_traces(a, b, json_file, quiet)
+    gates = _gates(conditions)
     found, alone = compare.pairs(_points(a), _points(b))
     if not found:
         raise AnalysisError(f"{a} and {b}: they have no point in common")
     console = Console(stderr=json_file == Path("-"), quiet=quiet)
+    compared = [(before, after, compare.changes(before, after)) for before, after in found]
     rows: list[Json] = []
+    worked: list[Json] = []
     by_eye: list[str] = []
     broken: list[str] = []
-    compared = []
-    for before, after in found:
-        changes = compare.changes(before, after)
-        compared.append((before, after, changes))
+    for before, after, changes in compared:
         _show_changes(changes, compare.differences(before, after), before, after, console)
         rows += [{**_plain(change), "a_point": before.id, "b_point": after.id} for change in changes]
-        if before.run_dir is not None and after.run_dir is not None and _traced(before) and _traced(after):
-            by_eye.append(shlex.join(["rankscope", "timeline", str(before.run_dir.path), str(after.run_dir.path)]))
-            console.print(f"by eye: {by_eye[-1]}", style="dim", soft_wrap=True)
-        for gate, text in zip(gates, conditions, strict=True):
-            broken += [f"{change.point}: {text}" for change in changes if gate.broken_by(change)]
+        fails = _failing(changes, gates, conditions)
+        broken += fails
+        if before.run_dir is None or after.run_dir is None or not (_traced(before) and _traced(after)):
+            continue
+        by_eye.append(shlex.join(["rankscope", "timeline", str(before.run_dir.path), str(after.run_dir.path)]))
+        console.print(f"by eye: {by_eye[-1]}", style="dim", soft_wrap=True)
+        if work or fails:
+            worked += show_work(before.run_dir.path, after.run_dir.path, after.label, console)
     for line in alone:
         console.print(line, style="yellow")
     for line in broken:
@@ -186,12 +191,46 @@ def compare_command(
         out.mkdir(parents=True, exist_ok=True)
         write_text(out / "compare.html", page(compared, alone, broken))
         console.print(f"Page: {out / 'compare.html'}")
-    result = {"schema": 1, "changes": rows, "alone": alone, "broken": broken, "timelines": by_eye}
+    result = {"schema": 1, "changes": rows, "alone": alone, "broken": broken, "timelines": by_eye, "work": worked}
     if json_file == Path("-"):
         click.echo(json.dumps(result, indent=1))
     elif json_file is not None:
         write_json(json_file, result)
     return GATE if broken else OK
+
+
+def _gates(conditions: tuple[str, ...]) -> list[compare.Condition]:
+    """Read the conditions of --fail-if."""
+    gates = [compare.Condition.parse(text) for text in conditions]
+    known = set(compare.metrics(Point(id="", run_dir=None, overrides=[], baseline=False, status="")))
+    for gate, text in zip(gates, conditions, strict=True):
+        if gate.metric not in known:
+            raise AnalysisError(
+                f"--fail-if {text!r}: unknown metric {gate.metric}; choose from {', '.join(sorted(known))}"
+            )
+    return gates
+
+
+def _failing(changes: list[compare.Change], gates: list[compare.Condition], conditions: tuple[str, ...]) -> list[str]:
+    """Return a line for each condition that holds."""
+    pairs = list(zip(gates, conditions, strict=True))
+    return [f"{change.point}: {text}" for gate, text in pairs for change in changes if gate.broken_by(change)]
+
+
+def _is_job(path: Path) -> bool:
+    return SweepDir(path).record.exists() or RunDir(path).record.exists()
+
+
+def _compare_traces(a: Path, b: Path, json_file: Path | None, quiet: bool) -> int:
+    """Compare the work of two recordings that are no run folders."""
+    console = Console(stderr=json_file == Path("-"), quiet=quiet)
+    worked = show_work(a, b, None, console)
+    result = {"schema": 1, "changes": [], "alone": [], "broken": [], "timelines": [], "work": worked}
+    if json_file == Path("-"):
+        click.echo(json.dumps(result, indent=1))
+    elif json_file is not None:
+        write_json(json_file, result)
+    return OK
 
 
 def _plain(change: compare.Change) -> Json:
