@@ -64,6 +64,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "draw all ranks on one clock (picture, page, Perfetto)",
     ),
+    "explain": (
+        "rankscope.analysis.commands.explain",
+        "main",
+        "what a recording tells and cannot tell, for programs",
+    ),
+    "mcp": (
+        "rankscope.analysis.commands.mcp_server",
+        "main",
+        "serve recordings to agents (Model Context Protocol)",
+    ),
     "hang": (
         "rankscope.analysis.commands.hang",
         "main",
@@ -92,7 +102,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
 }
 
-_NEEDS = {"hydra": "train", "omegaconf": "train", "psutil": "train", "tensorboardX": "tensorboard", "torch": "train"}
+_NEEDS = {
+    "hydra": "train",
+    "mcp": "mcp",
+    "omegaconf": "train",
+    "psutil": "train",
+    "pydantic": "mcp",
+    "tensorboardX": "tensorboard",
+    "torch": "train",
+}
 
 
 class _Lazy(click.Command):
