@@ -43,6 +43,7 @@ TURN: Stage = "turn"  # waits until other runs on this host have measured
 ENDED: Stage = "ended"
 RECORDED: tuple[Stage, ...] = ("done", ENDED)
 STACKS = signal.SIGRTMAX - 2  # makes a rank write the Python stacks of its threads
+DUMP = signal.SIGRTMAX - 3  # makes a rank write torch's record of its collectives
 
 # Ends of a rank's note about a skipped timed window if nobody can mend it.
 NO_COLLECTIVES, NO_RECORDER = "there are no collectives", "has no recorder of its collectives"

@@ -109,6 +109,11 @@ class RankDir:
         return self.path / "stack.txt"
 
     @property
+    def flight(self) -> Path:
+        """torch's record of the rank's last collectives (Flight Recorder, JSON), written if the pass stalls."""
+        return self.path / "flight.json"
+
+    @property
     def log(self) -> Path:
         return self.path / "worker.log"
 
@@ -122,6 +127,11 @@ class PassDir:
     @property
     def name(self) -> str:
         return self.path.name
+
+    @property
+    def hang(self) -> Path:
+        """What `rankscope hang` says of a pass that stalled."""
+        return self.path / "hang.json"
 
     @property
     def kind(self) -> PassName:

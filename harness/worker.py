@@ -13,6 +13,7 @@ from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.harness.group.interrupt import SIGNALS, saving
 from rankscope.harness.group.process_group import die_with_parent
 from rankscope.harness.record.describe import one_line
+from rankscope.harness.record.hang_dump import answer_for_dumps
 from rankscope.harness.record.nvtx import under_nsys
 from rankscope.harness.record.progress import answer_for_stacks
 from rankscope.harness.record.recording import Recording
@@ -41,6 +42,7 @@ def main(arguments: list[str]) -> None:
         die_with_parent()
     log_to(rank_dir)
     answer_for_stacks(rank_dir)
+    answer_for_dumps(rank_dir)
     if "timed" in names:
         keep_record()
     recording = Recording(run_dir, names, rank)

@@ -1,6 +1,7 @@
 """The templates of reports and pages, with their filters. HTML templates escape every name from a file."""
 
 import base64
+import contextlib
 import functools
 import gzip
 from importlib.resources import files
@@ -8,9 +9,11 @@ from typing import Any
 
 import jinja2
 import msgspec
+from jinja2.bccache import Bucket
 
 from rankscope.analysis.show.words import advice_of, byte_size, slowdowns
 from rankscope.conf.plain_text import markdown, visible
+from rankscope.conf.user_cache import is_private, user_folder
 
 
 def text_of(name: str) -> str:
@@ -43,6 +46,22 @@ def _markdown(value: Any) -> Any:
     return value if isinstance(value, AsIs) else markdown(value) if isinstance(value, str) else value
 
 
+class _Compiled(jinja2.FileSystemBytecodeCache):
+    """Compiled templates in the user's cache: compiling those of a report takes as long as reading 10 MB of JSON.
+
+    jinja compares the digest of the source. The folder is private, as that of the compiled scanner.
+    """
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        with contextlib.suppress(OSError):  # a full disk costs only time
+            super().dump_bytecode(bucket)
+
+
+def _compiled() -> _Compiled | None:
+    folder = user_folder() / "templates"
+    return _Compiled(str(folder)) if is_private(folder) else None
+
+
 @functools.cache
 def environment(template: str, unknown: str = "-") -> jinja2.Environment:
     """Return the environment for a template; `unknown` is the text for a number that is None."""
@@ -52,6 +71,7 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
         keep_trailing_newline=True,
         loader=jinja2.FunctionLoader(text_of),
         finalize=_markdown if template.endswith(".md.jinja") else _visible,
+        bytecode_cache=_compiled(),
     )
 
     def number(form: str, otherwise: str = unknown) -> Any:

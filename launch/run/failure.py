@@ -18,6 +18,7 @@ import msgspec
 from rankscope.conf import PassDir
 from rankscope.conf.contract import TORCH_PASSES, signal_status
 from rankscope.conf.files import text_of
+from rankscope.launch.run.hang import why
 from rankscope.launch.run.last_words import LINES, crash, first_line, last_lines, last_words
 from rankscope.launch.run.rank_files import error_of, info_of, log_of, said_by, stream
 from rankscope.launch.run.stuck import furthest_behind, of_script, without_steps
@@ -249,11 +250,13 @@ def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
         return Failure(pass_name=pass_dir.name, rank=rank, kind=ended.cut.kind, message=message)
     found = furthest_behind(pass_dir, ended.progress, expected)
     first = found.ranks[0]
+    called = why(pass_dir)
+    said = [ended.cut.message, f"furthest behind: {found.text}", *([called] if called else [])]
     return Failure(
         pass_name=pass_dir.name,
         rank=first if len(found.ranks) == 1 else None,
         kind=ended.cut.kind,
-        message=f"{ended.cut.message}; furthest behind: {found.text}",
+        message="; ".join(said),
         traceback="\n".join(reversed(found.stack)) or None,
         log=str(pass_dir.rank(first).stack if first in ended.progress else pass_dir.agent_log),
     )

@@ -6,18 +6,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import psutil
 
-from rankscope.conf import PassDir, RunConfig, RunDir
-from rankscope.conf.contract import ENDED, EXPORT, RECORDED, SOCKETS, STACKS
+from rankscope.conf import PassDir, RankDir, RunConfig, RunDir
+from rankscope.conf.contract import DUMP, ENDED, EXPORT, RECORDED, SOCKETS, STACKS
 from rankscope.launch.system import processes, slurm
 from rankscope.launch.system.environment import usable_cores
 from rankscope.launch.system.rank_progress import Display, RankProgress, exported_bytes, read_progress, stand_still
 
 _STACK_WAIT_S = 3.0
+_DUMP_WAIT_S = 1.0
 _WITHOUT_STEP = 20  # backward passes after which the user is told that no step was found
 
 
@@ -218,16 +221,27 @@ def _cpu_s(pid: int) -> int:
 
 
 def _ask_for_stacks(run_dir: RunDir, pass_dir: PassDir) -> None:
-    """Ask each rank to write the stacks of its threads, and wait up to `_STACK_WAIT_S` for them."""
-    value, waiting = processes.mark(run_dir.path), []
+    """Ask each rank to write the stacks of its threads, then its record of collectives.
+
+    One after the other: a thread that works while stacks are written can garble them.
+    """
+    value = processes.mark(run_dir.path)
+    asked: list[tuple[psutil.Process, RankDir]] = []
     for rank, progress in read_progress(pass_dir).items():
-        try:
+        with suppress(psutil.Error):
             process = psutil.Process(progress.pid)
             if progress.stacks and processes.is_of_run(process, value):
                 process.send_signal(STACKS)
-                waiting.append(pass_dir.rank(rank).stack)
-        except psutil.Error:
-            continue
-    deadline = time.monotonic() + _STACK_WAIT_S
-    while time.monotonic() < deadline and not all(path.exists() and path.stat().st_size for path in waiting):
+                asked.append((process, pass_dir.rank(rank)))
+    _wait_for([rank.stack for _, rank in asked], _STACK_WAIT_S)
+    for process, _ in asked:
+        with suppress(psutil.Error):
+            process.send_signal(DUMP)
+    _wait_for([rank.flight for _, rank in asked], _DUMP_WAIT_S)
+
+
+def _wait_for(files: list[Path], limit_s: float) -> None:
+    """Wait until all files have content, at most so long."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline and not all(path.exists() and path.stat().st_size for path in files):
         time.sleep(processes.POLL_S)

@@ -41,7 +41,14 @@ CASES = [
     Case(
         fault="hang",
         kind="stall",
-        said=("rank 1", "no rank made progress", "stall_timeout_s=12", "_hang", "stack.txt"),
+        said=(
+            "rank 1",
+            "no rank made progress",
+            "stall_timeout_s=12",
+            "_hang",
+            "stack.txt",
+            "did not come to all_reduce",
+        ),
         overrides=("passes=[plain]", "launch.stall_timeout_s=12"),
         status=2,
     ),
