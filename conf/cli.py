@@ -74,6 +74,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "serve recordings to agents (Model Context Protocol)",
     ),
+    "capture": (
+        "rankscope.analysis.commands.capture",
+        "main",
+        "record a window of a job that already runs",
+    ),
     "hang": (
         "rankscope.analysis.commands.hang",
         "main",

@@ -51,6 +51,10 @@ NO_COLLECTIVES, NO_RECORDER = "there are no collectives", "has no recorder of it
 # The variable with the folder for the sockets of a rank's worker processes. The launcher removes it with the run.
 SOCKETS = "RANKSCOPE_SOCKETS"
 
+# `python -m rankscope.harness SCRIPT` watches a script if the first is set: to a folder, or to 1 for ./runs. The second
+# says which calls end a step: optimizer or loader.
+LISTEN, LISTEN_STEPS = "RANKSCOPE_LISTEN", "RANKSCOPE_LISTEN_STEPS"
+
 # NCCL's Flight Recorder: the variable that sizes its buffer, in newer and in older releases of torch.
 RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 RECORDER_ENTRIES = 20_000

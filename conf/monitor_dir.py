@@ -3,6 +3,7 @@
 <name>/<date>-<time>-watch/
   monitor.json                      ranks, hosts, settings
   events.jsonl                      one line per event, written at once
+  capture.json                      a request for a window that rank 0 has not taken yet
   ranks/<rank>/steps-<first>.jsonl  one line per step, written as soon as the device has passed it
   ranks/<rank>/steps-<first>.parquet   the same, if a part is full or the run is over
   ranks/<rank>/stats.jsonl          percentiles and means of a rolling window, one line every few steps
@@ -14,6 +15,8 @@ from datetime import datetime
 from pathlib import Path
 
 from rankscope.conf.run_dir import PassDir, RunDir
+
+MOST_CAPTURED = 1000  # steps of one window
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,11 @@ class MonitorDir:
     def events(self) -> Path:
         """Events (JSON lines)."""
         return self.path / "events.jsonl"
+
+    @property
+    def request(self) -> Path:
+        """A request for a window, by `rankscope capture` (JSON); rank 0 takes it."""
+        return self.path / "capture.json"
 
     @property
     def tensorboard(self) -> Path:

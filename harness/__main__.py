@@ -1,15 +1,30 @@
-"""Entry of one rank: `python -m rankscope.harness RUN_DIR PASS`, started by torchrun."""
+"""Entry of one rank: `python -m rankscope.harness RUN_DIR PASS`, started by torchrun.
+
+With the variable RANKSCOPE_LISTEN it is the entry of a script that is only watched.
+"""
 
 import logging
 import os
 import sys
+from pathlib import Path
 
+from rankscope.conf import RunDir
+from rankscope.conf.contract import LISTEN
 from rankscope.harness.script import endings
 from rankscope.harness.worker import main
 
 
 def run(arguments: list[str]) -> int:
-    """Run the rank; prints what ended it as the interpreter would, and returns the exit status."""
+    """Run the rank; prints what ended it as the interpreter would, and returns the exit status.
+
+    With RANKSCOPE_LISTEN, the arguments are a script and its own arguments: see `listen`.
+    """
+    if not arguments:
+        sys.exit(f"{LISTEN}=FOLDER python -m rankscope.harness SCRIPT ...: watch a script; see docs/monitor.md")
+    if LISTEN in os.environ and not RunDir(Path(arguments[0])).config.exists():
+        from rankscope.harness import listen
+
+        return listen.run(arguments)
     try:
         main(arguments)
     except BaseException as error:  # a boundary: os._exit below skips the interpreter's own traceback

@@ -25,6 +25,7 @@ from rankscope.harness.watch.exchange import Exchange
 from rankscope.harness.watch.judge import PARTS, Event, LateRank, Speed
 from rankscope.harness.watch.logs import EventLog, StepLog, step_ns
 from rankscope.harness.watch.options import Options
+from rankscope.harness.watch.requests import Requests
 from rankscope.harness.watch.sinks.formats import open_sinks
 from rankscope.harness.watch.trace_window import Windows
 
@@ -59,7 +60,8 @@ class Session:
         timer = StepTimer(context.device, memory_every=options.every)
         self._ignore_backward = own_backward.observe(timer.own_gradients)
         self.ranges = Ranges(timer, annotate=False, nvtx=TorchEmitter() if context.cuda else None, loose=True)
-        self._exchange = Exchange(context.control, (options.every, len(PARTS)), _LEAD)
+        self._requests = Requests(self.folder, takes=context.rank == 0)
+        self._exchange = Exchange(context.control, (options.every, len(PARTS) + 1), _LEAD)
 
     def begin(self) -> None:
         self.ranges.timer.begin(0, "measured")
@@ -105,13 +107,18 @@ class Session:
 
     def _take(self, rows: list[StepRow]) -> None:
         """Send and write the steps that the device has completed."""
-        for row in rows:
-            self._exchange.add([float(step_ns(row)), *(float(row[name] or 0) for name in _COLUMNS)])
+        asked = self._requests.take() if rows else 0
+        for number, row in enumerate(rows):
+            parts = (float(row[name] or 0) for name in _COLUMNS)
+            self._exchange.add([float(step_ns(row)), *parts, 0.0 if number else float(asked)])
         self._steps.write(rows, self._windows.holds)
 
     def _judge(self, first: int, block: Values) -> None:
         """Judge a block that every rank has: every rank comes to the same events."""
         last = first + self._options.every - 1
+        asked, block = int(block[:, 0, -1].max()), block[:, :, :-1]  # rank 0 passes requests on
+        self._windows.ask(asked)
+        self._windows.plan_asked(first, first + (_LEAD + 1) * self._options.every)
         if first < self._options.warmup:
             return
         if self._windows.disturbs(first, last):
@@ -128,9 +135,9 @@ class Session:
     def _open_window(self) -> None:
         folder = self.folder.window(self._step)
         self._windows.open(self._context, folder, self.ranges, self._info, self._step)
-        self._events.write(
-            {"event": "window", "step": self._step, "folder": str(folder.path)}, f"trace in {folder.path}"
-        )
+        asked = self._requests.opened() if self._windows.was_asked else None
+        event = {"event": "window", "step": self._step, "folder": str(folder.path)}
+        self._events.write(event | ({} if asked is None else {"request": asked}), f"trace in {folder.path}")
 
 
 def _claim(options: Options, context: RankContext, info: dict[str, Any]) -> MonitorDir:

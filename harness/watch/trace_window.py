@@ -1,6 +1,7 @@
 """Windows of torch.profiler in a watched run, at the same steps on all ranks; `rankscope analyze` reads them."""
 
 import json
+from collections import deque
 from typing import Any
 
 from rankscope.conf.files import write_json
@@ -24,8 +25,10 @@ class Windows:
     """
 
     def __init__(self, steps: int, most: int) -> None:
-        self._steps = steps
+        self._usual = self._steps = steps  # of an event's window, and of the next or current one
         self._left = most if steps > 0 else 0
+        self._asked: deque[int] = deque()  # steps of the windows that were asked for from outside
+        self.was_asked = False  # whether the next or current window was asked for
         self._free_from = 0  # first step of a block that may open another window
         self._opens: int | None = None  # the step before which a window opens
         self._window: TraceWindow | None = None
@@ -35,9 +38,22 @@ class Windows:
         """Let a window open before the step `opens`, because of an event in the block that begins at `first`."""
         # under `rankscope run` the process has its own torch.profiler
         if self._left and first >= self._free_from and script.current() is None:
-            self._opens = opens
-            self._free_from = opens + WARMUP + self._steps
             self._left -= 1
+            self._plan(opens, self._usual, asked=False)
+
+    def ask(self, steps: int) -> None:
+        """Note that a window of so many steps was asked for from outside; 0: none was."""
+        if steps:
+            self._asked.append(steps)
+
+    def plan_asked(self, first: int, opens: int) -> None:
+        """Let the next window that was asked for open before the step `opens`, if none is open or planned."""
+        if self._asked and first >= self._free_from and script.current() is None:
+            self._plan(opens, self._asked.popleft(), asked=True)
+
+    def _plan(self, opens: int, steps: int, *, asked: bool) -> None:
+        self._opens, self._steps, self.was_asked = opens, steps, asked
+        self._free_from = opens + WARMUP + steps
 
     def opens_before(self, step: int) -> bool:
         return self._opens == step
