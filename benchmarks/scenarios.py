@@ -26,6 +26,10 @@ from typing import Any
 import msgspec
 import yaml
 
+from rankscope.analysis import load
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.explain.as_changes import changes_of
+from rankscope.analysis.replay.predict import predict
 from rankscope.conf import RunDir, RunDirError
 from rankscope.conf.schema import RunConfig
 from rankscope.launch.configure.compose import compose, option_groups
@@ -34,7 +38,7 @@ from rankscope.launch.system.torch_facts import torch_facts
 CLEAN = ("none",)
 HEAD = (
     "scenario", "planted", "must be found", "found (severity, rank)", "in runs", "promised, ms", "step, ms",
-    "with the fix", "saved, ms", "saved / promised",
+    "with the fix", "saved, ms", "saved / promised", "replayed without it, ms", "replayed / with the fix",
 )  # fmt: skip
 
 
@@ -46,6 +50,7 @@ class Row(msgspec.Struct, kw_only=True):
     found: list[list[dict[str, Any]]]
     steps: list[float]
     fixed: list[float]
+    replayed: list[float]  # the step that `rankscope whatif` predicts without the finding
 
     def hit(self, findings: list[dict[str, Any]]) -> dict[str, Any] | None:
         """Return the expected finding on the expected rank, or None."""
@@ -84,7 +89,14 @@ class Row(msgspec.Struct, kw_only=True):
             f"{good} of {len(self.found)}",
             *numbers,
             "" if share is None else f"{share:.0%}",
+            *self._of_replay(fixed),
         ]
+
+    def _of_replay(self, fixed: float | None) -> list[str]:
+        if not self.replayed:
+            return ["", ""]
+        predicted = statistics.median(self.replayed)
+        return [_number(predicted), f"{predicted / fixed - 1:+.1%}" if fixed else ""]
 
     def words(self) -> str:
         """Return the first repeat's findings as text, costliest first."""
@@ -125,7 +137,7 @@ class Scenario(msgspec.Struct, kw_only=True, frozen=True):
 
     def row(self) -> Row:
         """Read the results of all runs."""
-        row = Row(name=self.name, config=self.config, found=[], steps=[], fixed=[])
+        row = Row(name=self.name, config=self.config, found=[], steps=[], fixed=[], replayed=[])
         for path, _ in [run for repeat in range(1, self.repeats + 1) for run in self.runs(repeat)]:
             summary = read(path)
             if summary is not None and "-fixed-" in path.name:
@@ -133,7 +145,20 @@ class Scenario(msgspec.Struct, kw_only=True, frozen=True):
             elif summary is not None:
                 row.found.append(summary["findings"])
                 row.steps += _step(summary)
+                row.replayed += _replayed(path, row.hit(summary["findings"]))
         return row
+
+
+def _replayed(path: Path, hit: dict[str, Any] | None) -> list[float]:
+    """Return the step that the replay predicts without the expected finding; empty if there is nothing to replay."""
+    if hit is None:
+        return []
+    try:
+        analysis = load(path)
+        changes = changes_of([hit["id"]], analysis.findings, analysis.world_size)
+        return [predict(analysis, changes, analysis.without.step_ms).predicted_ms]
+    except AnalysisError:
+        return []
 
 
 def _step(summary: dict[str, Any] | None) -> list[float]:

@@ -6,6 +6,7 @@ Exit status as for `rankscope analyze`: 0 drawn, 3 drawn but ranks or steps are 
 from pathlib import Path
 
 import click
+import msgspec
 
 from rankscope.analysis.commands.analyze import pattern_option, ranks_option
 from rankscope.analysis.commands.common import Recording, results_folder, run_command
@@ -15,6 +16,7 @@ from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.progress import Steps
 from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
+from rankscope.analysis.replay.critical_path import Stretch, by_rank, recorded_path
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.summary import summarise
 from rankscope.analysis.show.timeline.build import Timeline, build
@@ -94,10 +96,13 @@ def timeline_command(
             analyses.append(analysis)
             summaries.append(summarise(analysis))
             drawn.append(build(analysis, name, ranks=wanted))
+        critical = [recorded_path(analysis) for analysis in analyses]
         step, drawn = _common_step(drawn, analyses, wanted, step)
         folder = out or _folder(paths)
         originals = Originals(paths[0], analyses[0]) if full and len(paths) == 1 else None
-        written = _write(drawn, summaries, step, folder, kinds, originals, analyses[0], progress)
+        pairs = zip(drawn, critical, strict=True)
+        drawn = [msgspec.structs.replace(item, critical=by_rank(stretches)) for item, stretches in pairs]
+        written = _write(drawn, summaries, step, folder, kinds, originals, critical[0], progress)
     if not quiet:
         console = Console()
         for item, summary in zip(drawn, summaries, strict=True):
@@ -142,7 +147,7 @@ def _write(
     folder: Path,
     kinds: frozenset[str],
     originals: Originals | None,
-    analysis: Analysis,
+    critical: list[Stretch],
     progress: Steps,
 ) -> dict[str, Path]:
     written: dict[str, Path] = {}
@@ -166,12 +171,11 @@ def _write(
         write_text(written["Page"], page(drawn, step, headlines))
     if "perfetto" in kinds and len(drawn) == 1:
         progress.next("writing the Perfetto trace")
-        from rankscope.analysis.replay import critical_path
         from rankscope.analysis.show.timeline import perfetto
 
         written["Perfetto"] = folder / "timeline.perfetto.json.gz"
         with replacing(written["Perfetto"]) as temporary:
-            perfetto.write(temporary, drawn[0], originals, critical_path.recorded_path(analysis))
+            perfetto.write(temporary, drawn[0], originals, critical)
     return written
 
 

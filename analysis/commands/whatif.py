@@ -13,6 +13,7 @@ import msgspec
 from rankscope.analysis.commands.analyze import pattern_option
 from rankscope.analysis.commands.common import Recording, run_command
 from rankscope.analysis.core.console import Console
+from rankscope.analysis.explain.as_changes import changes_of
 from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
 from rankscope.analysis.replay.changes import EXAMPLES
@@ -38,12 +39,14 @@ def whatif(
 ) -> int:
     """Replay the recorded steps of all ranks, and say what decides their length and what CHANGES would bring.
 
-    PATH: a run folder, a pass folder, or a folder of traces. Without CHANGES it prints only the critical path.
+    PATH: a run folder, a pass folder, or a folder of traces. CHANGES may also be the ids of findings, such as
+    data_stall: then all that they are about is gone. Without CHANGES it prints only the critical path.
     """
     from rankscope.analysis.replay.predict import predict
 
     analysis = load(path, options=Options(cache=not no_cache, progress=not quiet, steps_from=steps_from))
-    found = predict(analysis, changes, analysis.without.step_ms)
+    wanted = changes_of(changes, analysis.findings, analysis.world_size)
+    found = predict(analysis, wanted, analysis.without.step_ms)
     console = Console(stderr=json_file == Path("-"), quiet=quiet)
     console.print(show(found))
     plain = msgspec.to_builtins(found)

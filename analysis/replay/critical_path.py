@@ -7,8 +7,9 @@ parts sum to these steps.
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.intervals import union
 from rankscope.analysis.core.notices import AnalysisError
-from rankscope.analysis.core.table import Column
+from rankscope.analysis.core.table import Column, Table
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.replay.build import build
 from rankscope.analysis.replay.graph import NONE, Graph, Work
@@ -68,6 +69,16 @@ def recorded_path(recording: Recording) -> list[Stretch]:
     parts = path(graph, graph.time, graph.edges.weight)
     moved = msgspec.structs.replace
     return [moved(part, start=part.start + graph.origin, end=part.end + graph.origin) for part in parts]
+
+
+def by_rank(stretches: list[Stretch]) -> dict[int, Table]:
+    """Return when each rank is on the path: start and end of its stretches, neighbours joined."""
+    found = {}
+    for rank in sorted({part.rank for part in stretches}):
+        own = [part for part in stretches if part.rank == rank]
+        start, end = union(np.array([part.start for part in own]), np.array([part.end for part in own]))
+        found[rank] = Table({"start": start, "end": end})
+    return found
 
 
 def _stretch(graph: Graph, start: int, end: int, rank: int, work: Work, name: int) -> Stretch:

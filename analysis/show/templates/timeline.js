@@ -9,7 +9,7 @@
   // --- tables: starts and ends in order of start --------------------------------------------------------------
   const unpack = t => { let at = 0; t.s = t.s.map(d => at += d); t.e = t.s.map((s, i) => s + t.d[i]); };
   for (const run of data.runs) for (const row of run.rows)
-    for (const name of ["parts", "comm", "calls", "ranges", "host", "kernels"]) unpack(row[name]);
+    for (const name of ["parts", "comm", "calls", "ranges", "host", "kernels", "critical"]) unpack(row[name]);
   const firstAfter = (a, x) => { let lo = 0, hi = a.length; while (lo < hi) { const m = (lo + hi) >> 1; if (a[m] <= x) lo = m + 1; else hi = m; } return lo; };
   // Returns the item at x; if several overlap, the one that began last.
   const at = (t, x) => { const last = firstAfter(t.s, x) - 1; for (let i = last; i >= 0 && i > last - 40; i--) if (t.e[i] > x) return i; return -1; };
@@ -150,6 +150,7 @@
         else boxes(p.run, p.row[name], step.start, top, bottom, page.colour(name === "host" ? "bg" : "box"));
         if (name === "parts") kernels(p.run, p.row.kernels, step.start, top, bottom);
       } else density(p, step);
+      if (p.row) critical(p, step);
       pen.font = (late ? "bold " : "") + (tall > 30 ? 13 : 11) + "px system-ui, sans-serif"; pen.textAlign = "right"; pen.textBaseline = "middle";
       pen.fillStyle = page.colour(late ? "bad" : "ink");
       pen.fillText(p.row ? "rank " + p.row.rank + (late ? " is late" : "") : p.run.density.ranks + " others", GUTTER - 8, p.top + tall * .5);
@@ -176,6 +177,15 @@
       for (const [k, sum] of columns) { p.fillStyle = data.colours[Object.keys(sum).reduce((m, c) => sum[c] > sum[m] ? c : m)]; p.fillRect(k, n * tallness, 1, Math.max(1, tallness - 1)); }
     });
     p.strokeStyle = page.colour("link"); p.lineWidth = 2; p.strokeRect(Math.max(GUTTER, at(view.a)), 1, Math.max(3, at(Math.min(view.b, whole)) - Math.max(GUTTER, at(view.a))), high - 2);
+  }
+  // A line under the rank whose work decides the length of the step.
+  function critical(p, step) {
+    const t = p.row.critical, y = Math.round(p.top + .955 * tall), high = Math.max(2, Math.round(.035 * tall)), right = width() - 8;
+    pen.fillStyle = page.colour("ink");
+    for (let i = 0; i < t.s.length; i++) {
+      const a = Math.max(GUTTER, x(t.s[i] - step.start)), b = Math.min(right, x(t.e[i] - step.start));
+      if (b > GUTTER && a < right) pen.fillRect(a, y, Math.max(.5, b - a), high);
+    }
   }
   function density(p, step) {
     const d = p.run.density.steps[index], n = d.shares.length, top = p.top + .06 * tall, high = .56 * tall;

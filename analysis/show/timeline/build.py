@@ -75,6 +75,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     step_ns: int  # median step, to which lateness is compared
     threshold_ns: int  # a smaller lateness does not count
     device: bool  # False: recorded on a CPU
+    critical: dict[int, Table] = {}  # rank -> start, end: when its work decides the length of the steps
 
     def view(self, rank: int) -> RankView:
         return next(view for view in self.views if view.rank == rank)

@@ -51,6 +51,7 @@ def embedded(timelines: Sequence[Timeline], step: int, only: int | None = None) 
         "data": pages.packed(payload(timelines, step)),
         "script": pages.text_of("timeline.js").replace("//= timeline_tools.js\n", pages.text_of("timeline_tools.js")),
         "legend": legend,
+        "critical": any(timeline.critical for timeline in timelines),
         "steps": [(number, step_name(number)) for number in _shared(timelines)],
         "step": step,
         "parts": [TITLES[name] for code, name in enumerate(NAMES) if code in present],
@@ -178,6 +179,7 @@ def _row(view: RankView, timeline: Timeline, steps: Sequence[int], origin: int, 
         "ranges": _columns(ranges, origin) | {"n": words.of(ranges, "name")},
         "host": _columns(host, origin) | {"n": words.of(host, "name")},
         "kernels": _columns(kernels, origin) | {"n": words.of(kernels, "name")},
+        "critical": _columns(within(timeline.critical.get(view.rank, NO_INTERVALS)), origin),
     }
 
 
