@@ -47,6 +47,8 @@ class Dimension(msgspec.Struct, frozen=True, kw_only=True):
     last_position: int | None  # its position in its group: the stage of a pipeline
     last_share: float | None  # of the collectives of its group
     last_by_ms: float | None  # median, after the median of the others
+    uneven: float | None  # of all-to-all: what the fullest rank receives over the mean, median of the calls
+    fullest_rank: int | None  # the rank that receives the most in more than half of these calls
 
 
 def dimensions(recording: Recording) -> list[Dimension]:
@@ -175,6 +177,7 @@ def _row(name: str, calls: Table, rank_steps: int) -> Dimension:
     for kind, ns in zip(calls.texts("kind"), took.tolist(), strict=True):
         kinds[kind or UNKNOWN_KIND] += ns
     last = _last(calls)
+    uneven, fullest = _uneven(calls)
     return Dimension(
         dimension=name,
         groups=len(np.unique(calls["group_id"])),
@@ -189,7 +192,31 @@ def _row(name: str, calls: Table, rank_steps: int) -> Dimension:
         last_position=last[1],
         last_share=last[2],
         last_by_ms=last[3],
+        uneven=uneven,
+        fullest_rank=fullest,
     )
+
+
+_EVEN_ENOUGH = 1.001  # the fullest rank over the mean, up to which no rank counts as the fullest
+
+
+def _uneven(calls: Table) -> tuple[float | None, int | None]:
+    """Return how unevenly all-to-all spreads its elements over the ranks that receive them, and who receives most."""
+    known = calls["matched"] & (calls["out_nelems"] != UNKNOWN) & calls.where("kind", lambda word: word == "alltoall")
+    rows = np.flatnonzero(known)
+    if not len(rows):
+        return None, None
+    rows = rows[np.argsort(calls["call"][rows], kind="stable")]
+    call, received = calls["call"][rows], calls["out_nelems"][rows]
+    size = group_by.sizes(call)
+    mean = np.add.reduceat(received, group_by.starts_of(call)).repeat(size[group_by.starts_of(call)]) / size
+    share = received / np.maximum(mean, 1)
+    most = group_by.highest(share, call)
+    fullest = calls["rank"][rows][(share == most) & (most > _EVEN_ENOUGH)]
+    ratio = round(float(np.median(most[group_by.starts_of(call)])), 4)
+    ranks, counts = np.unique(fullest, return_counts=True)
+    often = len(counts) and counts.max() * 2 > len(group_by.starts_of(call))
+    return ratio, int(ranks[np.argmax(counts)]) if often else None
 
 
 def _mean(values: Column, rank_steps: int) -> float | None:

@@ -41,6 +41,7 @@ _TABLE_WIDTH = 80
 _SHOWN_RANKS = 16
 _SHOWN_COLLECTIVES = 6
 _SHOWN_PIPELINES = 2
+_UNEVEN = 1.05  # of all-to-all, what the fullest rank receives over the mean
 
 
 class _Whole:
@@ -189,7 +190,13 @@ def _dimensions(summary: Json) -> RenderableType | None:
         last = "-" if row["last_rank"] is None else f"{row['last_rank']} ({row['last_share']:.0%})"
         numbers = (_number(row[name]) for name in ("transfer_ms", "wait_ms", "exposed_ms"))
         table.add_row(row["dimension"], ", ".join(row["kinds"]), f"{row['calls_per_step']:.1f}", *numbers, last)
-    return Group(Text(), _Whole(table), Text("last rank: the one that most often arrives last, and how often", "dim"))
+    notes = [Text("last rank: the one that most often arrives last, and how often", "dim")]
+    for row in rows[:_SHOWN_COLLECTIVES]:
+        if row["uneven"] is not None and row["uneven"] >= _UNEVEN:
+            who = "" if row["fullest_rank"] is None else f" (mostly rank {row['fullest_rank']})"
+            text = f"{row['dimension']}: all-to-all gives the fullest rank{who} {row['uneven']:.2f} times the mean"
+            notes.append(Text(text, "dim"))
+    return Group(Text(), _Whole(table), *notes)
 
 
 def _pipeline(pipeline: Json) -> RenderableType:

@@ -57,3 +57,37 @@ def test_fsdp_by_layer_is_the_sum_of_the_kernels_that_its_annotations_launch() -
         for kind in ("gather", "scatter"):
             assert row[f"{kind}_ms"] == pytest.approx(sums[row["layer"], kind] / 1000 / rank_steps, rel=1e-3), row
     assert [row["dimension"] for row in found["dimensions"]] == ["fsdp"]
+
+
+@pytest.mark.parametrize(("sizes", "uneven", "fullest"), [([100, 300], 1.5, 1), ([200, 200], 1.0, None)])
+def test_uneven_all_to_all(sizes: list[int], uneven: float, fullest: int | None, tmp_path: Path) -> None:
+    """Each rank receives so many elements; the terminal says it if the fullest has clearly more than the mean."""
+    for rank, size in enumerate(sizes):
+        events = []
+        for step in range(4, 8):
+            start = step * 10_000
+            mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1, "name": f"ProfilerStep#{step}"}
+            events.append(mark | {"ts": start, "dur": 9_000})
+            for number in range(3):
+                at, ids = start + 1000 + 1000 * number, {"correlation": 10 * step + number}
+                events.append(
+                    {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at}
+                    | {"dur": 5, "args": ids}
+                )
+                metadata = {"Collective name": "all_to_allv", "In msg nelems": 400 - size, "Out msg nelems": size}
+                metadata |= {
+                    "dtype": "Float",
+                    "Group size": 2,
+                    "Process Group Name": "1",
+                    "Process Group Ranks": "[0, 1]",
+                }
+                metadata |= {"Process Group Description": "expert", "device": rank, "stream": 20}
+                events.append(
+                    {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_SendRecv(ncclDevKernelArgs)", "pid": rank}
+                    | {"tid": 20, "ts": at + 10, "dur": 500, "args": metadata | ids}
+                )
+        document = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2}, "traceEvents": events}
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
+    (row,) = summarise(load(tmp_path))["dimensions"]
+    assert (row["dimension"], row["kinds"]) == ("ep", ["alltoall"])
+    assert (row["uneven"], row["fullest_rank"]) == (uneven, fullest)
