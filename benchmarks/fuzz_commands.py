@@ -63,6 +63,8 @@ def commands(kind: str, folder: Path, out: Path, chance: random.Random) -> list[
                 [["timeline", path, "--out", str(out), "--no-cache", "--full", "--make", "perfetto"]],
                 [["ingest", path, "--out", str(out / "kept")], ["analyze", path, "--cache", str(out / "kept")]],
                 [["analyze", path, "--no-cache", "--only-steps", "1:2", "--only-ranks", "0", "--json", "-"]],
+                [["whatif", path, "--no-cache", "compute*2"], ["whatif", path, "--no-cache", "ranks=8"]],
+                [["explain", path, "--no-cache", "--json"]],
             ]
         )
     if kind == "runs" and chance.random() < 0.015:

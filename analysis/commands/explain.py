@@ -3,6 +3,7 @@
 Exit status as for `rankscope analyze`: 0 explained, 3 explained but ranks or steps are missing, 2 nothing to explain.
 """
 
+import json
 from pathlib import Path
 
 import click
@@ -36,7 +37,7 @@ def explain(path: Path, as_json: bool, steps_from: str | None, no_cache: bool) -
     analysis = load(path, options=Options(cache=not no_cache, steps_from=steps_from))
     found = answers_of(summarise(analysis))
     if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(found), indent=1).decode())
+        click.echo(json.dumps(msgspec.to_builtins(found), indent=1))  # ASCII: names could control the terminal
     else:
         _show(found, Console())
     return PARTIAL if found.status == "partial" else OK

@@ -20,7 +20,9 @@ COMMANDS: dict[Make, list[list[str]]] = {
     make_run: [
         ["analyze", "PATH", "--out", "OUT", "--ceilings", "CEILINGS"],
         ["timeline", "PATH", "--out", "OUT"],
-        ["compare", "PATH", "PATH", "--out", "OUT"],
+        ["compare", "PATH", "PATH", "--work", "--out", "OUT"],
+        ["explain", "PATH"],
+        ["whatif", "PATH"],
         ["tensorboard", "PATH", "--out", "OUT"],
     ],
     make_traces: [
@@ -28,6 +30,9 @@ COMMANDS: dict[Make, list[list[str]]] = {
         ["analyze", "PATH", "--json", "-"],
         ["timeline", "PATH", "--out", "OUT", "--full"],
         ["ingest", "PATH", "--out", "OUT"],
+        ["explain", "PATH", "--json"],
+        ["whatif", "PATH", "compute*2"],
+        ["compare", "PATH", "PATH"],
     ],
     make_exports: [
         ["analyze", "PATH", "--out", "OUT"],
