@@ -155,7 +155,7 @@ def _replayed(path: Path, hit: dict[str, Any] | None) -> list[float]:
         return []
     try:
         analysis = load(path)
-        changes = changes_of([hit["id"]], analysis.findings, analysis.world_size)
+        changes = changes_of([hit["id"]], analysis.findings, analysis.world_size, gpu=analysis.on_gpu)
         return [predict(analysis, changes, analysis.without.step_ms).predicted_ms]
     except AnalysisError:
         return []

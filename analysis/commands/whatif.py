@@ -45,7 +45,7 @@ def whatif(
     from rankscope.analysis.replay.predict import predict
 
     analysis = load(path, options=Options(cache=not no_cache, progress=not quiet, steps_from=steps_from))
-    wanted = changes_of(changes, analysis.findings, analysis.world_size)
+    wanted = changes_of(changes, analysis.findings, analysis.world_size, gpu=analysis.on_gpu)
     found = predict(analysis, wanted, analysis.without.step_ms)
     console = Console(stderr=json_file == Path("-"), quiet=quiet)
     console.print(show(found))

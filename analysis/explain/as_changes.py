@@ -31,13 +31,17 @@ _OF_ALL = {
 }
 
 
-def changes_of(words: Sequence[str], findings: Sequence[Finding], world_size: int) -> list[str]:
-    """Return the words with the ids of findings replaced by the changes that mend them."""
+def changes_of(words: Sequence[str], findings: Sequence[Finding], world_size: int, *, gpu: bool) -> list[str]:
+    """Return the words with the ids of findings replaced by the changes that mend them.
+
+    `gpu`: whether a device was recorded; only then calls that launch are told from other work on the host.
+    """
     found: list[str] = []
     by_id = {item.id: item for item in findings}
     for word in words:
         if word in by_id:
-            found += _changes(by_id[word], world_size)
+            mended = _changes(by_id[word], world_size)
+            found += [change for change in mended if gpu or "launch" not in change]
         elif word in _OF_RANKS or word in _OF_ALL:
             there = ", ".join(by_id) or "none"
             raise AnalysisError(f"{word}: this recording has no such finding; it has {there}")

@@ -24,6 +24,7 @@ def part_of(steps: Table, comm: Table, compute: Intervals, waits: Intervals) -> 
     waited for a batch. All times are on the common clock.
     """
     busy = either(compute, waits)
+    comm = comm.with_columns(end=_seen_ends(comm, busy, steps))
     took = comm["end"] - comm["start"]
     idle = took - measure(busy, comm["start"], comm["end"])
     awaited = np.flatnonzero(~covers(busy, comm["end"] - 1) | (idle > _MOSTLY * took))
@@ -40,6 +41,26 @@ def part_of(steps: Table, comm: Table, compute: Intervals, waits: Intervals) -> 
     _chain(part, computed, other, loaded * 2 > other, steps)
     _collectives(part, comm, marks, awaited)
     return part
+
+
+def _seen_ends(comm: Table, busy: Intervals, steps: Table) -> Column:
+    """Return when the thread saw each collective end.
+
+    A backend can end its record after the thread has gone on. So if nothing ran during most of a collective, and then
+    something did, or the step ended, that is its end.
+    """
+    stops = np.sort(np.concatenate([busy[1], steps["start"]]))
+    goes_on = np.sort(np.concatenate([busy[0], steps["end"]]))
+    ends = comm["end"].copy()
+    for row, (start, end) in enumerate(zip(comm["start"].tolist(), comm["end"].tolist(), strict=True)):
+        low, high = np.searchsorted(goes_on, [start, end])
+        times = goes_on[low:high]
+        before = stops[np.maximum(np.searchsorted(stops, times, "right") - 1, 0)]
+        idle = times - np.maximum(before, start)
+        long = np.flatnonzero(idle > _MOSTLY * (end - start))
+        if len(long):
+            ends[row] = times[long[0]]
+    return ends
 
 
 def _ends(count: int, marks: Column, steps: Table) -> Column:
