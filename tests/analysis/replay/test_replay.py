@@ -1,5 +1,6 @@
 """The replay: exact on real traces, monotone, and right about changes whose effect is known from a model of the job."""
 
+import json
 from itertools import pairwise
 from pathlib import Path
 
@@ -7,11 +8,15 @@ import numpy as np
 import pytest
 
 from rankscope.analysis import load
+from rankscope.analysis.commands.whatif import main
+from rankscope.analysis.core.intervals import EMPTY
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.core.table import Table
+from rankscope.analysis.replay import cpu
 from rankscope.analysis.replay.build import build
 from rankscope.analysis.replay.changes import parse
 from rankscope.analysis.replay.critical_path import path, slack_ms
-from rankscope.analysis.replay.graph import Graph
+from rankscope.analysis.replay.graph import Graph, Work
 from rankscope.analysis.replay.predict import predict
 
 from .job_model import MS, US, Job, changed, random_job, simulate, with_one
@@ -110,6 +115,31 @@ def test_more_ranks_and_larger_buckets(tmp_path: Path) -> None:
         predict(recording, ["bucket_cap_mb=100"])
     merged = predict(load(DATA / "traces" / "comm_bound_w4"), ["bucket_cap_mb=4000"])
     assert merged.predicted_ms > merged.step_ms  # one bucket cannot overlap with backward
+
+
+def test_on_a_cpu_a_collective_ends_when_the_thread_goes_on() -> None:
+    """Nothing runs from 20 to 60 ms; gloo writes the end of its record 5 ms after the thread has gone on."""
+    steps = {"start": [0], "end": [100 * MS], "step": [4], "boundary": [1], "opens": [True]}
+    comm = {"start": [20 * MS], "end": [65 * MS], "step": [4], "shared": [False], "name": [0], "bytes": [8]}
+    compute = np.array([[0, 60 * MS], [20 * MS, 80 * MS]])
+    tables = [Table({name: np.array(column) for name, column in each.items()}) for each in (steps, comm)]
+    part = cpu.part_of(*tables, compute, EMPTY)
+    assert part.time[part.finishes].tolist() == [60 * MS]
+    host = part.added("weight")[part.added("work") == Work.HOST]
+    assert host.sum() == 20 * MS  # after the last operator; the wait is no work
+
+
+def test_a_finding_stands_for_the_change_that_mends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    recording = str(DATA / "traces" / "big_straggler_gpu_w4")
+    assert main([recording, "straggler_compute", "--json", "-", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["changes"] == ["ranks3.compute=median"]
+    assert sum(row["ms"] for row in found["after"]) == pytest.approx(found["predicted_ms"])
+    assert main([recording]) == 0
+    assert "Critical path, ms per step" in capsys.readouterr().out
+    assert main([recording, "data_stall"]) == 2
+    said = capsys.readouterr().err
+    assert "no such finding; it has straggler_compute" in said and len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
