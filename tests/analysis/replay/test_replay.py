@@ -122,8 +122,8 @@ def test_on_a_cpu_a_collective_ends_when_the_thread_goes_on() -> None:
     steps = {"start": [0], "end": [100 * MS], "step": [4], "boundary": [1], "opens": [True]}
     comm = {"start": [20 * MS], "end": [65 * MS], "step": [4], "shared": [False], "name": [0], "bytes": [8]}
     compute = np.array([[0, 60 * MS], [20 * MS, 80 * MS]])
-    tables = [Table({name: np.array(column) for name, column in each.items()}) for each in (steps, comm)]
-    part = cpu.part_of(*tables, compute, EMPTY)
+    of_steps, of_comm = (Table({key: np.array(column) for key, column in each.items()}) for each in (steps, comm))
+    part = cpu.part_of(of_steps, of_comm, compute, EMPTY)
     assert part.time[part.finishes].tolist() == [60 * MS]
     host = part.added("weight")[part.added("work") == Work.HOST]
     assert host.sum() == 20 * MS  # after the last operator; the wait is no work
