@@ -15,6 +15,7 @@ from rankscope.analysis.replay.build import build
 from rankscope.analysis.replay.graph import NONE, Graph, Work
 
 _NS_PER_MS = 1e6
+_MOST_RANKS = 64
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +62,12 @@ def path(graph: Graph, times: Column, weight: Column) -> list[Stretch]:
 
 
 def recorded_path(recording: Recording) -> list[Stretch]:
-    """Return the critical path as recorded, on the common clock; empty if there is nothing to replay."""
+    """Return the critical path as recorded, on the common clock.
+
+    It is empty if there is nothing to replay, or with many ranks, of which a timeline has only a density.
+    """
+    if len(recording.ranks) > _MOST_RANKS:
+        return []
     try:
         graph = build(recording)
     except AnalysisError:
