@@ -39,11 +39,16 @@ def build(recording: Recording) -> Graph:
     if len({data.mode for data in recording.ranks}) > 1:
         raise AnalysisError("some ranks recorded a device and others none: they cannot be replayed together")
     builder = _Builder(recording, steps)
-    for data in recording.ranks:
-        if data.complete:
-            builder.add_rank(data)
+    complete = [data for data in recording.ranks if data.complete and len(data.steps)]
+    if not complete:
+        raise AnalysisError("no rank has complete records of its steps: there is nothing to replay")
+    for data in complete:
+        builder.add_rank(data)
     builder.add_collectives()
-    return builder.graph()
+    graph = builder.graph()
+    if graph.step_ns(graph.time) <= 0:
+        raise AnalysisError("the recorded steps have no length: there is nothing to replay")
+    return graph
 
 
 class _Builder:
@@ -181,7 +186,7 @@ class _Builder:
     def _begins(self) -> int:
         """Return when the last rank begins the first step that counts."""
         table = self.recording.step_table
-        return int(table["start_ns"][table["step"] == self.steps[0]].max())
+        return int(table["start_ns"][table["step"] == self.steps[0]].max(initial=UNKNOWN))
 
     def _sorted_records(self, place: Column, edges: dict[str, Column]) -> Records:
         """Return the records by the new numbers of their points, each with the edge that is its work."""
@@ -248,7 +253,8 @@ class _Builder:
 
     def _boundary(self, records: Table) -> Column:
         """Return the boundary that each record's end may set."""
-        first = int(np.flatnonzero(np.isin(records["step"], self.steps))[0]) if len(records) else 0
+        counted = np.flatnonzero(np.isin(records["step"], self.steps))
+        first = int(counted[0]) if len(counted) else 0
         before = (records["step"] < self.steps[0]) & (np.arange(len(records)) < first)
         before |= (records["step"] != NO_STEP) & (records["step"] < self.steps[0])
         at = group_by.of_keys(records["step"], np.array(self.steps))
