@@ -13,6 +13,8 @@ from rankscope.analysis.core import group_by
 from rankscope.analysis.core.collective_kinds import POINT_TO_POINT, SYNCHRONISING
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 
+_CLOCK_NS = 1_000_000  # by which a receive may seem to end before its send starts
+
 
 def split_waits(calls: Table, alignment: Alignment, present: frozenset[int]) -> Table:
     """Return `calls` with the columns above. `present` are the ranks that were read completely."""
@@ -61,5 +63,16 @@ def _known(calls: Table, alignment: Alignment, present: frozenset[int]) -> Colum
     single = calls["group_size"] == 1
     messages = _of_kind(calls, POINT_TO_POINT)
     placed = np.isin(calls["rank"], sorted(present - alignment.unaligned))
-    both = group_by.lowest(placed.astype(np.int64), calls["call"]) == 1
+    both = (group_by.lowest(placed.astype(np.int64), calls["call"]) == 1) & _in_order(calls, alignment)
     return np.asarray((calls["call"] >= 0) & np.where(messages, both, whole[calls["group_id"]] | single))
+
+
+def _in_order(calls: Table, alignment: Alignment) -> Column:
+    """Return for each record whether the receives of its call end after its sends start, but for errors of clocks."""
+    start, end = on_common_clock(alignment, calls)
+    sends = calls.where("kind", lambda word: word in ("send", "sendrecv"))
+    receives = calls.where("kind", lambda word: word in ("recv", "sendrecv"))
+    limits = np.iinfo(np.int64)
+    sent = group_by.highest(np.where(sends, start, limits.min), calls["call"])
+    received = group_by.lowest(np.where(receives, end, limits.max), calls["call"])
+    return np.asarray(received >= np.maximum(sent, limits.min + _CLOCK_NS) - _CLOCK_NS)

@@ -72,3 +72,16 @@ def test_equal_stages_gain_nothing(tmp_path: Path) -> None:
     simulate(EQUAL, 8, tmp_path)
     (found,) = pipelines(load(tmp_path))
     assert even_gain_ms(found) == 0
+
+
+def test_a_receive_that_ends_before_its_send_is_not_paired_with_it(tmp_path: Path) -> None:
+    """The clock of rank 1 is 40 ms ahead, and the ranks do not say that they share a host."""
+    simulate([10 * MS] * 2, 4, tmp_path)
+    for rank, ahead in ((0, 0), (1, -40_000)):
+        path = tmp_path / f"rank{rank}.json"
+        document = json.loads(path.read_text())
+        for event in document["traceEvents"]:
+            event["ts"] += ahead
+        path.write_text(json.dumps(document))
+    rows = summary_of(tmp_path)["per_rank"]
+    assert all(row["exposed_wait_ms"] is None for row in rows)
