@@ -14,6 +14,7 @@ from rankscope.analysis.explain import (
     rules_late_rank,
     rules_loader,
     rules_pipeline,
+    rules_sharded,
 )
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.finding import Finding, severity
@@ -38,6 +39,8 @@ _IN_CODE = {
     "ddp.no_sync": "no_sync() of DistributedDataParallel",
     "num_workers": "num_workers of DataLoader",
     "optimizer.impl": "fused=True of the optimizer",
+    "parallel.prefetch": "set_modules_to_forward_prefetch and set_modules_to_backward_prefetch of FSDP's modules",
+    "parallel.reshard_after_forward": "reshard_after_forward=False of fully_shard",
     "precision": "torch.autocast",
 }
 _STARVED = 0.5  # share of the wanted CPU time
@@ -119,6 +122,7 @@ RULES: tuple[Rule, ...] = (
     *rules_host.RULES,
     *rules_comm.RULES,
     *rules_pipeline.RULES,
+    *rules_sharded.RULES,
     *rules_device.RULES,
     DISTORTS,  # last, because it says how far to trust the others
 )
