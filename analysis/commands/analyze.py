@@ -13,7 +13,14 @@ from pathlib import Path
 import click
 
 from rankscope.analysis.commands import answers
-from rankscope.analysis.commands.common import Recording, output, results_folder, run_command
+from rankscope.analysis.commands.common import (
+    Recording,
+    no_cache_option,
+    output,
+    results_folder,
+    run_command,
+    steps_from_option,
+)
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
@@ -27,15 +34,6 @@ from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
 from rankscope.conf.files import write_json
 
 Tell = Callable[[Json], None]  # prints a summary
-
-
-def pattern_option(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Check that the text is a regular expression."""
-    try:
-        re.compile(text or "")
-    except re.error as error:
-        raise click.BadParameter(f"{text!r} is not a regular expression ({error})") from None
-    return text
 
 
 def ranks_option(_: click.Context, __: click.Parameter, text: str | None) -> frozenset[int] | None:
@@ -80,7 +78,7 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
     "--only-ranks", metavar="LIST", callback=ranks_option, help="Read only these ranks, for example 0,3,8-15."
 )
 @click.option("--only-steps", metavar="A:B", callback=_steps, help="Analyse only steps A to B; A or B may be omitted.")
-@click.option("--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache.")
+@no_cache_option
 @click.option(
     "--cache",
     "cache_folder",
@@ -88,13 +86,7 @@ def _limits(_: click.Context, __: click.Parameter, items: tuple[str, ...]) -> Li
     help="Use the folder that `rankscope ingest --out` wrote.",
 )
 @click.option("--dask", metavar="ADDRESS", help="Read the ranks on the Dask cluster with this scheduler.")
-@click.option(
-    "--steps-from",
-    metavar="NAME|REGEX",
-    callback=pattern_option,
-    help="Name or regular expression of the annotations or NVTX ranges that are steps; a group in it gives the step's "
-    "number.",
-)
+@steps_from_option
 @click.option(
     "--limits",
     "limits",

@@ -1,6 +1,7 @@
 """Shared by the commands of the analysis: paths that may be URLs, and errors as one line and an exit status."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,27 @@ class Recording(Location):
             if runs:
                 raise AnalysisError(f"{path}: a folder of {len(runs)} runs; give one of them, such as {runs[-1]}")
         return path
+
+
+def _pattern(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Check that the text is a regular expression."""
+    try:
+        re.compile(text or "")
+    except re.error as error:
+        raise click.BadParameter(f"{text!r} is not a regular expression ({error})") from None
+    return text
+
+
+steps_from_option = click.option(
+    "--steps-from",
+    metavar="NAME|REGEX",
+    callback=_pattern,
+    help="Name or regular expression of the annotations or NVTX ranges that are steps; a group in it gives the step's "
+    "number.",
+)
+no_cache_option = click.option(
+    "--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache."
+)
 
 
 @contextlib.contextmanager

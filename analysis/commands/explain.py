@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from rankscope.analysis.commands.analyze import pattern_option
-from rankscope.analysis.commands.common import Recording, run_command
+from rankscope.analysis.commands.common import Recording, no_cache_option, run_command, steps_from_option
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.options import Options
 from rankscope.analysis.pipeline import load
@@ -22,13 +21,8 @@ from rankscope.conf.contract import OK, PARTIAL
 @click.command("rankscope explain")
 @click.argument("path", type=Recording())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: see docs/programs.md.")
-@click.option(
-    "--steps-from",
-    metavar="NAME|REGEX",
-    callback=pattern_option,
-    help="Name or regular expression of the annotations or NVTX ranges that are steps.",
-)
-@click.option("--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache.")
+@steps_from_option
+@no_cache_option
 def explain(path: Path, as_json: bool, steps_from: str | None, no_cache: bool) -> int:
     """Say what a recording tells, with bounds, and what it cannot tell, with reasons.
 

@@ -8,8 +8,14 @@ from pathlib import Path
 import click
 import msgspec
 
-from rankscope.analysis.commands.analyze import pattern_option, ranks_option
-from rankscope.analysis.commands.common import Recording, results_folder, run_command
+from rankscope.analysis.commands.analyze import ranks_option
+from rankscope.analysis.commands.common import (
+    Recording,
+    no_cache_option,
+    results_folder,
+    run_command,
+    steps_from_option,
+)
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.notices import AnalysisError
@@ -57,14 +63,9 @@ def _kinds(_: click.Context, __: click.Parameter, text: str) -> frozenset[str]:
     metavar="LIST",
     help="Outputs to make.",
 )
-@click.option(
-    "--steps-from",
-    metavar="NAME|REGEX",
-    callback=pattern_option,
-    help="Name or regular expression of the annotations or NVTX ranges that are steps.",
-)
+@steps_from_option
 @click.option("--full", is_flag=True, help="Include every event of the original traces in the Perfetto trace.")
-@click.option("--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache.")
+@no_cache_option
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 def timeline_command(
     paths: tuple[Path, ...],

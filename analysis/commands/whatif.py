@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from rankscope.analysis.commands.analyze import pattern_option
-from rankscope.analysis.commands.common import Recording, run_command
+from rankscope.analysis.commands.common import Recording, no_cache_option, run_command, steps_from_option
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.explain.as_changes import changes_of
 from rankscope.analysis.options import Options
@@ -26,13 +25,8 @@ from rankscope.conf.files import write_json
 @click.argument("path", type=Recording())
 @click.argument("changes", nargs=-1)
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write it to this file; - for stdout.")
-@click.option(
-    "--steps-from",
-    metavar="NAME|REGEX",
-    callback=pattern_option,
-    help="Name or regular expression of the annotations or NVTX ranges that are steps.",
-)
-@click.option("--no-cache", is_flag=True, help="Read all traces again, without using or writing the cache.")
+@steps_from_option
+@no_cache_option
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 def whatif(
     path: Path, changes: tuple[str, ...], json_file: Path | None, steps_from: str | None, no_cache: bool, quiet: bool
