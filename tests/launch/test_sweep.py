@@ -21,6 +21,7 @@ FAST = (
     "device=cpu",
     "model=mlp",
     "steps=3",
+    "seconds=1",
     "warmup_steps=1",
     "profile.wait=0",
     "profile.warmup=1",
