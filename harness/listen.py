@@ -1,7 +1,7 @@
 """Runs a script unchanged, with a `Monitor` around its steps: `RANKSCOPE_LISTEN=FOLDER python -m rankscope.harness`.
 
-The script runs as its own `__main__`. Nothing is recorded but the times of steps, until `rankscope capture` asks for a
-window or a rank becomes late.
+The script runs as its own `__main__`. Only the times of its steps are recorded, until `rankscope capture` asks for a
+window.
 """
 
 import os

@@ -21,6 +21,7 @@ from rankscope.analysis.commands.common import (
     run_command,
     steps_from_option,
 )
+from rankscope.analysis.core import rank_list
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.limits import Limits, parse
@@ -40,13 +41,10 @@ def ranks_option(_: click.Context, __: click.Parameter, text: str | None) -> fro
     """Read a list of ranks such as `0,3,8-15`."""
     if text is None:
         return None
-    found: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part.strip())
-        if match is None:
-            raise click.BadParameter(f"{text!r} is not a list of ranks such as 0,3,8-15")
-        found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
-    return frozenset(found)
+    try:
+        return rank_list.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _steps(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int | None, int | None] | None:

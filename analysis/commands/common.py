@@ -1,16 +1,18 @@
 """Shared by the commands of the analysis: paths that may be URLs, and errors as one line and an exit status."""
 
 import contextlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read import remote
 from rankscope.conf import RunDir, RunDirError, command
+from rankscope.conf.files import write_json
 from rankscope.conf.sweep_dir import SweepDir
 
 if TYPE_CHECKING:
@@ -80,6 +82,14 @@ def results_folder(recording: Path) -> Path:
     if link is not None:  # a stranger's folder must not choose where files are replaced
         raise AnalysisError(f"{link}: a link, and reports would be written through it; remove it or give --out")
     return folder
+
+
+def put_json(place: Path | None, data: Any) -> None:
+    """Write plain values to the file of --json, to stdout for `-`; None: not asked for."""
+    if place == Path("-"):
+        click.echo(json.dumps(data, indent=1))  # ASCII: names could control the terminal
+    elif place is not None:
+        write_json(place, data)
 
 
 def run_command(run: click.Command, argv: list[str]) -> int:

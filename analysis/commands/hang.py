@@ -3,16 +3,14 @@
 Exit status: 0 a conclusion from all ranks, 3 a conclusion although dumps are missing, 2 no dump that can be read.
 """
 
-import json
 from pathlib import Path
 
 import click
 import msgspec
 
-from rankscope.analysis.commands.common import Location, run_command
+from rankscope.analysis.commands.common import Location, put_json, run_command
 from rankscope.analysis.core.console import Console
 from rankscope.conf.contract import OK, PARTIAL
-from rankscope.conf.files import write_json
 
 
 @click.command("rankscope hang")
@@ -33,10 +31,7 @@ def hang(folder: Path, json_file: Path | None, quiet: bool) -> int:
     for line in found.lines:
         console.print(line, style="bold" if line is found.lines[0] else None)
     plain = msgspec.to_builtins(found, str_keys=True)
-    if json_file == Path("-"):
-        click.echo(json.dumps(plain, indent=1))
-    elif json_file is not None:
-        write_json(json_file, plain)
+    put_json(json_file, plain)
     return PARTIAL if found.no_dump else OK
 
 

@@ -1,6 +1,5 @@
 """The commands `rankscope report` and `rankscope compare`."""
 
-import json
 import shlex
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import click
 import msgspec
 from rich.table import Table
 
-from rankscope.analysis.commands.common import Location, results_folder, run_command
+from rankscope.analysis.commands.common import Location, put_json, results_folder, run_command
 from rankscope.analysis.commands.compare_work import show_work
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.core.json import Json
@@ -21,7 +20,7 @@ from rankscope.analysis.sweep.points import Point, run_point, sweep_points, tell
 from rankscope.analysis.sweep.report import summarise_sweep, write_report
 from rankscope.conf import RunDir
 from rankscope.conf.contract import GATE, OK, PARTIAL
-from rankscope.conf.files import write_json, write_text
+from rankscope.conf.files import write_text
 from rankscope.conf.plain_text import path_text
 from rankscope.conf.sweep_dir import SweepDir
 
@@ -192,10 +191,7 @@ def compare_command(
         write_text(out / "compare.html", page(compared, alone, broken))
         console.print(f"Page: {out / 'compare.html'}")
     result = {"schema": 1, "changes": rows, "alone": alone, "broken": broken, "timelines": by_eye, "work": worked}
-    if json_file == Path("-"):
-        click.echo(json.dumps(result, indent=1))
-    elif json_file is not None:
-        write_json(json_file, result)
+    put_json(json_file, result)
     return GATE if broken else OK
 
 
@@ -226,10 +222,7 @@ def _compare_traces(a: Path, b: Path, json_file: Path | None, quiet: bool) -> in
     console = Console(stderr=json_file == Path("-"), quiet=quiet)
     worked = show_work(a, b, None, console)
     result = {"schema": 1, "changes": [], "alone": [], "broken": [], "timelines": [], "work": worked}
-    if json_file == Path("-"):
-        click.echo(json.dumps(result, indent=1))
-    elif json_file is not None:
-        write_json(json_file, result)
+    put_json(json_file, result)
     return OK
 
 

@@ -4,13 +4,12 @@ Exit status: 0 predicted, 3 predicted although ranks are missing, 2 nothing to r
 be read.
 """
 
-import json
 from pathlib import Path
 
 import click
 import msgspec
 
-from rankscope.analysis.commands.common import Recording, no_cache_option, run_command, steps_from_option
+from rankscope.analysis.commands.common import Recording, no_cache_option, put_json, run_command, steps_from_option
 from rankscope.analysis.core.console import Console
 from rankscope.analysis.explain.as_changes import changes_of
 from rankscope.analysis.options import Options
@@ -18,7 +17,6 @@ from rankscope.analysis.pipeline import load
 from rankscope.analysis.replay.changes import EXAMPLES
 from rankscope.analysis.show.what_if import show
 from rankscope.conf.contract import OK, PARTIAL
-from rankscope.conf.files import write_json
 
 
 @click.command("rankscope whatif", epilog=f"Changes: {EXAMPLES}.")
@@ -44,10 +42,7 @@ def whatif(
     console = Console(stderr=json_file == Path("-"), quiet=quiet)
     console.print(show(found))
     plain = msgspec.to_builtins(found)
-    if json_file == Path("-"):
-        click.echo(json.dumps(plain, indent=1))
-    elif json_file is not None:
-        write_json(json_file, plain)
+    put_json(json_file, plain)
     return PARTIAL if analysis.missing_ranks else OK
 
 

@@ -8,7 +8,7 @@ import re
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core import group_by
+from rankscope.analysis.core import group_by, rank_list
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.replay.graph import NONE, Graph, Work
@@ -75,11 +75,10 @@ def parse(text: str) -> Change | JobChange:
 def _ranks(text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
-    found: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return tuple(sorted(found))
+    try:
+        return tuple(sorted(rank_list.parse(text)))
+    except ValueError as error:
+        raise AnalysisError(str(error)) from None
 
 
 def apply(graph: Graph, change: Change, weight: Column) -> Column:

@@ -12,7 +12,7 @@ from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Column, Table
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.replay.build import build
-from rankscope.analysis.replay.graph import NONE, Graph, Work
+from rankscope.analysis.replay.graph import NEVER, NONE, Graph, Work
 
 _NS_PER_MS = 1e6
 _MOST_RANKS = 64
@@ -102,14 +102,18 @@ def shares(graph: Graph, stretches: list[Stretch], *, by_rank: bool) -> list[Sha
     return sorted(rows, key=lambda row: -row.ms)
 
 
-def slack_ms(graph: Graph, times: Column, weight: Column) -> dict[tuple[str, int], float]:
-    """Return for each kind of work and rank by how much any single part of it can grow before the steps do (ms)."""
+def slack(graph: Graph, times: Column, weight: Column) -> list[Share]:
+    """Return for each kind of work and rank by how much any single part of it can grow before the steps do (ms).
+
+    Work that the steps do not depend on at all has no row.
+    """
     free = graph.slack(times, weight)
-    found: dict[tuple[str, int], float] = {}
+    found: list[Share] = []
     counted = np.isin(graph.edges.step, graph.steps) & (weight > 0)
     for work in Work:
         rows = np.flatnonzero(counted & (graph.edges.work == work))
         for rank in np.unique(graph.edges.rank[rows]).tolist():
             least = int(free[rows[graph.edges.rank[rows] == rank]].min())
-            found[work.name.lower(), rank] = max(least, 0) / _NS_PER_MS
-    return found
+            if least < NEVER:
+                found.append(Share(work=work.name.lower(), rank=rank, ms=max(least, 0) / _NS_PER_MS))
+    return sorted(found, key=lambda row: row.ms)

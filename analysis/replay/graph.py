@@ -14,6 +14,7 @@ import numpy as np
 from rankscope.analysis.core.table import Column
 
 NONE = -1
+NEVER = np.iinfo(np.int64).max // 8  # slack of work that no counted step depends on; ns
 
 
 class Work(IntEnum):
@@ -135,7 +136,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         weight = self.edges.weight if weight is None else weight
         delay = self.edges.delay if delay is None else delay
         last = int(self.boundaries(times)[-1])
-        never = np.iinfo(np.int64).max // 4
+        never = 2 * NEVER
         latest = np.where(self.ends > 0, last, never).tolist()
         after = (weight + delay).tolist()
         source, target = self.edges.source.tolist(), self.edges.target.tolist()
@@ -145,4 +146,4 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
                 latest[source[row]] = allowed
         limit = np.array(latest, np.int64)
         free = limit[self.edges.target] - times[self.edges.source] - np.array(after, np.int64)
-        return np.where(limit[self.edges.target] >= never // 2, never, free)
+        return np.where(limit[self.edges.target] >= NEVER, never, free)

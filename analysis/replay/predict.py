@@ -13,7 +13,7 @@ from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.replay import contention
 from rankscope.analysis.replay.build import build
 from rankscope.analysis.replay.changes import Change, JobChange, apply, parse
-from rankscope.analysis.replay.critical_path import Share, path, shares
+from rankscope.analysis.replay.critical_path import Share, path, shares, slack
 from rankscope.analysis.replay.graph import Graph, Work
 from rankscope.analysis.replay.job_changes import apply_to_job
 
@@ -39,6 +39,7 @@ class Prediction(msgspec.Struct, frozen=True, kw_only=True):
     high_ms: float
     before: list[Share]  # of the critical path
     after: list[Share]
+    slack: list[Share]  # by how much a single part of each work can grow before the steps do, the least first
     notes: list[str]
 
 
@@ -103,6 +104,7 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
         high_ms=predicted * (1 + spread),
         before=_scaled(shares(graph, path(graph, times, weight), by_rank=True), measured),
         after=_scaled(shares(graph, path(graph, after, changed), by_rank=True), predicted),
+        slack=slack(graph, times, weight),
         notes=replayed.notes,
     )
 

@@ -47,7 +47,7 @@ def _markdown(value: Any) -> Any:
 
 
 class _Compiled(jinja2.FileSystemBytecodeCache):
-    """Compiled templates in the user's cache: compiling those of a report takes as long as reading 10 MB of JSON.
+    """Compiled templates in the user's cache: compiling those of a report took 60 ms of 0.9 s.
 
     jinja compares the digest of the source. The folder is private, as that of the compiled scanner.
     """

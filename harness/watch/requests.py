@@ -1,7 +1,7 @@
 """Requests from outside for a window: a file in the folder of the watch, which rank 0 takes.
 
-Nothing listens on a port. Rank 0 looks for the file once a block, which costs microseconds, and passes the number of
-steps on with its next block, so that all ranks open the window at the same step.
+Nothing listens on a port. Rank 0 looks for the file once a block, and passes the number of steps on with that block, so
+that all ranks open the window at the same step.
 """
 
 import json

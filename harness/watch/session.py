@@ -107,7 +107,8 @@ class Session:
 
     def _take(self, rows: list[StepRow]) -> None:
         """Send and write the steps that the device has completed."""
-        asked = self._requests.take() if rows else 0
+        opens = any(row["step"] % self._options.every == 0 for row in rows)
+        asked = self._requests.take() if opens else 0  # looks for a file, so only once a block
         for number, row in enumerate(rows):
             parts = (float(row[name] or 0) for name in _COLUMNS)
             self._exchange.add([float(step_ns(row)), *parts, 0.0 if number else float(asked)])

@@ -94,7 +94,7 @@ def test_an_agent_gets_the_same_answers_from_a_real_server() -> None:
     assert summary.structured_content["stragglers"]["rank"] == 3
     kernels = part.structured_content["kernels"]
     assert kernels and all(row["start_ms"] < 10 and row["start_ms"] + row["ms"] > 0 for row in kernels)
-    assert predicted.structured_content["predicted_ms"] == pytest.approx(55.3, rel=0.02)
+    assert predicted.structured_content["predicted_ms"] == pytest.approx(55.81, rel=0.03)  # the healthy job
     assert refused.is_error and "not a change" in refused.content[0].text
     assert absent.is_error and "/nowhere" in absent.content[0].text
     assert beyond.is_error and "there are ranks [0, 1, 2, 3] and steps" in beyond.content[0].text

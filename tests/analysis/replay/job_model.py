@@ -5,7 +5,7 @@ its own, and the optimizer, which waits for all of them. Nothing but these rules
 """
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,3 @@ def _step(job: Job, ranks: list[_Rank], step: int) -> int:
         rank.host += job.host
         last = max(last, ended)
     return last
-
-
-def changed(job: Job, **changes: Any) -> Job:
-    return replace(job, **changes)

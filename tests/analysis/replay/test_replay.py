@@ -1,6 +1,7 @@
 """The replay: exact on real traces, monotone, and right about changes whose effect is known from a model of the job."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,11 +16,11 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.replay import cpu
 from rankscope.analysis.replay.build import build
 from rankscope.analysis.replay.changes import parse
-from rankscope.analysis.replay.critical_path import path, slack_ms
+from rankscope.analysis.replay.critical_path import path, slack
 from rankscope.analysis.replay.graph import Graph, Work
 from rankscope.analysis.replay.predict import predict
 
-from .job_model import MS, US, Job, changed, random_job, simulate, with_one
+from .job_model import MS, US, Job, random_job, simulate, with_one
 
 DATA = Path(__file__).parents[2] / "data"
 TRACES = sorted((DATA / "traces").iterdir())
@@ -59,7 +60,7 @@ def test_work_can_grow_by_its_slack_and_not_by_more(graph: Graph) -> None:
             weight = graph.edges.weight.copy()
             weight[row] += more
             assert graph.boundaries(graph.replay(weight))[-1] - last == moves
-    assert min(slack_ms(graph, graph.time, graph.edges.weight).values()) == 0
+    assert slack(graph, graph.time, graph.edges.weight)[0].ms == 0  # of the critical path
 
 
 @pytest.mark.parametrize("name", ["big_baseline_w4", "big_straggler_gpu_w4"])
@@ -90,12 +91,12 @@ def test_a_change_brings_what_the_job_does_with_it(seed: int, tmp_path: Path) ->
     slow = with_one(healthy.compute, late, healthy.compute[late] * 3 // 2)
     waits = with_one(healthy.loader, late, 30 * MS)
     cases = [
-        (changed(healthy, compute=slow), f"rank{late}.compute=median", healthy),
-        (changed(healthy, loader=waits), f"rank{late}.loader=median", healthy),
-        (healthy, "transfer*0.5", changed(healthy, transfer=healthy.transfer // 2)),
-        (healthy, "transfer*3", changed(healthy, transfer=healthy.transfer * 3)),
-        (healthy, "compute*2", changed(healthy, compute=tuple(2 * each for each in healthy.compute))),
-        (changed(healthy, host=200 * US), "host*0.25", changed(healthy, host=50 * US)),
+        (replace(healthy, compute=slow), f"rank{late}.compute=median", healthy),
+        (replace(healthy, loader=waits), f"rank{late}.loader=median", healthy),
+        (healthy, "transfer*0.5", replace(healthy, transfer=healthy.transfer // 2)),
+        (healthy, "transfer*3", replace(healthy, transfer=healthy.transfer * 3)),
+        (healthy, "compute*2", replace(healthy, compute=tuple(2 * each for each in healthy.compute))),
+        (replace(healthy, host=200 * US), "host*0.25", replace(healthy, host=50 * US)),
     ]
     for number, (recorded, change, then) in enumerate(cases):
         folder = tmp_path / str(number)
