@@ -149,3 +149,8 @@ def test_a_finding_stands_for_the_change_that_mends_it(capsys: pytest.CaptureFix
 def test_what_is_no_change_is_refused(text: str) -> None:
     with pytest.raises(AnalysisError, match=r"not a (change|regular expression)"):
         parse(text)
+
+
+def test_ranks_that_no_job_has_are_refused() -> None:
+    with pytest.raises(AnalysisError, match="no job has so many ranks"):
+        parse("ranks0-99999999999.compute*2")
