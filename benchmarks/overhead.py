@@ -3,13 +3,15 @@
 It compares (a) the plain pass with a loop without any timing, and (b) the torch pass with a bare torch.profiler with
 the same options. The two variants of a pair run in alternating order, so that a drift of the machine affects both. It
 prints the median and quartiles of the pairs' ratios. The first line compares the bare loop with itself: its difference
-from 1 is the machine's noise, and a smaller overhead cannot be measured. It uses one process without DDP, because
-collectives are the same in both variants.
+from 1 is the machine's noise, and a smaller overhead cannot be measured. Under torchrun the model is wrapped by DDP and
+the Monitor exchanges what its ranks see. What timed collectives cost: benchmarks/unprofiled.py.
 
     python benchmarks/overhead.py --model gpt --size small --batch-size 8 --device cuda
+    torchrun --nproc-per-node=2 benchmarks/overhead.py --model gpt --size small --batch-size 8 --device cuda
 """
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -23,7 +25,7 @@ from rankscope.conf import RankDir, RunConfig, parse_config
 from rankscope.conf.contract import PassName, Phase
 from rankscope.harness import Monitor
 from rankscope.harness.faults.planted import Faults
-from rankscope.harness.group.process_group import RankContext, join
+from rankscope.harness.group.process_group import RankContext, join, leave
 from rankscope.harness.observe.marks import Source
 from rankscope.harness.observe.observer import Observer
 from rankscope.harness.record import own_backward
@@ -125,7 +127,7 @@ class Bench:
             self.plain_loop.steps.timer.close()
 
     def monitor(self) -> float:
-        """Run the bare loop with a Monitor. There is one rank, so no exchange between hosts."""
+        """Run the bare loop with a Monitor."""
         with tempfile.TemporaryDirectory() as folder:
             monitor = Monitor(folder)
             monitor.step()
@@ -214,10 +216,15 @@ def compare(name: str, bare: Callable[[], float], ours: Callable[[], float], blo
         ratios.append(second / first)
         times.append(first / steps)
     low, median, high = statistics.quantiles(ratios, n=4)
-    print(
+    say(
         f"{name} / bare: median {median:.4f}, quartiles {low:.4f} to {high:.4f}, should be {GOALS[name]}; "
         f"bare step {statistics.median(times) * 1e3:.3f} ms, {blocks} pairs of {steps} steps"
     )
+
+
+def say(text: str) -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(text, flush=True)
 
 
 def main() -> None:
@@ -232,9 +239,11 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=60, help="pairs of blocks")
     parser.add_argument("--record-shapes", action="store_true")
     options = parser.parse_args()
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
     config = parse_config(
         {
-            "ddp": {"enabled": False},
+            "world_size": ranks,
+            "ddp": {"enabled": ranks > 1},
             "device": options.device,
             "model": {"name": options.model, "size": options.size},
             "precision": {"name": options.precision},
@@ -246,13 +255,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(config, Path(folder), options.steps)
         name = torch.cuda.get_device_name() if bench.context.cuda else f"CPU, {torch.get_num_threads()} threads"
-        print(f"{options.model} {options.size}, batch {options.batch_size}, {options.precision}, {name}")
+        say(f"{options.model} {options.size}, batch {options.batch_size}, {options.precision}, {ranks} ranks, {name}")
         # The order matters: after torch.profiler was used once, the process's later CUDA launches are slower.
         compare("bare loop", bench.bare, bench.bare, options.blocks, options.steps)
         compare("plain pass", bench.bare, bench.plain_pass, options.blocks, options.steps)
         compare("recorder", bench.bare, bench.recorder, options.blocks, options.steps)
         compare("monitor", bench.bare, bench.monitor, options.blocks, options.steps)
         compare("torch pass", bench.bare_profiler, bench.torch_pass, options.blocks, options.steps)
+        leave(bench.context)
 
 
 if __name__ == "__main__":

@@ -3,19 +3,27 @@
     torchrun --nproc-per-node=2 benchmarks/unprofiled.py record OUT     # any number of ranks, GPUs if there are some
     python benchmarks/unprofiled.py judge OUT                           # the table, from what was recorded
 
-Each case is a job with its own model and loader in the same processes. The classes of `rankscope run` record its plain
-and its timed window into run folders of the usual layout. The truth is the plain step of the case minus the plain step
-of the clean case of the same repeat.
+Each case is a job with its own model and loader in the same processes. Before it is recorded, blocks of steps with and
+without its fault run in turn, timed by the clock of rank 0 only. The truth is the median difference of the pairs. Then
+the classes of `rankscope run` record the plain and the timed window of the job with its fault into a run folder of the
+usual layout.
+
+`record` also measures what it costs to time collectives: two copies of the clean job run in turn, and one of their
+process groups is timed (timing.json).
 """
 
 import argparse
 import gc
 import json
 import os
+import statistics
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 FAULTS = {
@@ -34,8 +42,30 @@ FAULTS = {
     "item_on_rank_0": (0, ("host", None), "late"),
     "two_at_once": (0, ("data",), "late"),
 }
-# width, layers, batch, tokens
-JOBS = {"gpu_bound": (1024, 8, 128, 128), "host_bound": (256, 8, 8, 64), "cpu": (64, 2, 4, 32)}
+PERIODS = {"checkpoint": 7, "evaluation": 10, "late_every_5th": 5}  # a fault of some steps is in the last of so many
+PLENTY = 12  # steps until DDP has read its own timers ten times and memory is allocated
+PAIRS = 3  # of blocks with and without the fault
+
+
+@dataclass(frozen=True)
+class Job:
+    """The sizes of a job and of its faults."""
+
+    width: int
+    layers: int
+    batch: int
+    tokens: int
+    longer: int  # how often as many tokens a longer batch has
+    products: int  # matrix products of a compute fault; on a GPU 40 take 7 ms on an H200
+    late_ms: float  # of a sleep, in the host or the loader
+
+
+JOBS = {
+    "gpu_bound": Job(width=1024, layers=8, batch=128, tokens=128, longer=2, products=40, late_ms=40.0),
+    # The GPU idles for most of a step, so a fault on it must be large to cost anything.
+    "host_bound": Job(width=256, layers=8, batch=8, tokens=64, longer=64, products=200, late_ms=25.0),
+    "cpu": Job(width=64, layers=2, batch=4, tokens=32, longer=2, products=16, late_ms=60.0),
+}
 
 
 # --- recording ----------------------------------------------------------------------------------------------------
@@ -46,25 +76,21 @@ def record(out: Path, jobs: list[str], faults: list[str], repeats: range, steps:
     import torch.distributed as dist
 
     from rankscope.harness.group.process_group import join
-    from rankscope.harness.record.progress import reporting
-    from rankscope.harness.record.recording import Recording
-    from rankscope.harness.record.timed_collectives import keep_record
+    from rankscope.harness.record.timed_collectives import keep_record, why_not
 
     rank = int(os.environ["RANK"])
     keep_record()
     context = None
-    for job in jobs:
-        for repeat in repeats:
+    for repeat in repeats:
+        for job in jobs:
             for fault in faults:
                 run_dir = _folder(out / f"{job}-{fault}-{repeat}", rank, steps)
                 if context is None:
                     context = join(_config(run_dir))
+                    if why_not(context) is None:
+                        _cost_of_timing(out / f"timing-{repeat}.json", jobs, context)
                 context.barrier("case")
-                recording = Recording(run_dir, ["plain", "timed"], rank)
-                recording.rank_dir.path.mkdir(parents=True, exist_ok=True)
-                with reporting(recording.rank_dir, of=recording.needed) as progress:
-                    _Case(job, fault, context).run(recording.prepare(context, progress), recording)
-                recording.save()
+                _record_case(run_dir, _Case(job, fault, context), rank)
                 if rank == 0:
                     print(f"{job} {fault} {repeat}", flush=True)
                 gc.collect()
@@ -72,6 +98,41 @@ def record(out: Path, jobs: list[str], faults: list[str], repeats: range, steps:
                     torch.cuda.empty_cache()
     dist.barrier()
     dist.destroy_process_group()
+
+
+def _record_case(run_dir: Any, case: "_Case", rank: int) -> None:
+    from rankscope.harness.record.progress import reporting
+    from rankscope.harness.record.recording import Recording
+
+    truth = case.truth()
+    if rank == 0:
+        (run_dir.path / "truth.json").write_text(json.dumps(truth))
+    recording = Recording(run_dir, ["plain", "timed"], rank)
+    recording.rank_dir.path.mkdir(parents=True, exist_ok=True)
+    with reporting(recording.rank_dir, of=recording.needed) as progress:
+        case.run(recording.prepare(case.context, progress), recording)
+    recording.save()
+
+
+def _cost_of_timing(file: Path, jobs: list[str], context: Any) -> None:
+    """Run the clean job with and without timed collectives in turn. Timing cannot be switched off once it is on."""
+    import torch.distributed as dist
+
+    ratios: dict[str, list[float]] = {}
+    for job in jobs:
+        bare, timed = (_Case(job, "none", context, dist.new_group()) for _ in range(2))
+        for case in (bare, timed):
+            case.block(PLENTY, False)
+        timed.group._get_backend(context.device)._enable_collectives_timing()
+        ratios[job] = []
+        for pair in range(12):
+            order = (bare, timed) if pair % 2 else (timed, bare)
+            took = {case: case.block(10, False) for case in order}
+            ratios[job].append(took[timed] / took[bare])
+    if context.rank == 0:
+        file.write_text(json.dumps(ratios))
+        for job, values in ratios.items():
+            print(f"{job}: timed / not timed, quartiles {statistics.quantiles(values)}", flush=True)
 
 
 def _folder(path: Path, rank: int, steps: int) -> Any:
@@ -82,7 +143,7 @@ def _folder(path: Path, rank: int, steps: int) -> Any:
         path.mkdir(parents=True, exist_ok=True)
         settings = {
             "script": "unprofiled.py", "world_size": int(os.environ["WORLD_SIZE"]), "passes": ["plain", "timed"],
-            "steps": steps, "timed_steps": steps, "seconds": 0, "warmup_steps": 11,
+            "steps": steps, "timed_steps": steps // 2, "seconds": 0, "warmup_steps": 2,
         }  # fmt: skip
         save_config(parse_config(settings), run_dir.config)
         run_dir.write_record(status="completed", overrides=[], world_size=settings["world_size"])
@@ -98,41 +159,73 @@ def _config(run_dir: Any) -> Any:
     return load_config(run_dir.config)
 
 
+_NO_RANGES = SimpleNamespace(**dict.fromkeys(("data_wait", "h2d", "forward", "backward", "optimizer"), nullcontext()))
+
+
 class _Case:
     """One training job with a fault in it."""
 
-    def __init__(self, job: str, fault: str, context: Any) -> None:
+    def __init__(self, job: str, fault: str, context: Any, group: Any = None) -> None:
         import torch
         from torch import nn
         from torch.nn.parallel import DistributedDataParallel
 
-        self.torch, self.context, self.fault = torch, context, fault
-        width, layers, batch, tokens = JOBS[job]
+        self.torch, self.context, self.fault, self.group = torch, context, fault, group
+        self.job = sizes = JOBS[job]
+        self.on = True  # whether the fault is there
+        self.ranges: Any = _NO_RANGES
         torch.manual_seed(0)
-        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, dropout=0.0, batch_first=True)
-        model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False).to(context.device)
+        layer = nn.TransformerEncoderLayer(sizes.width, 8, 4 * sizes.width, dropout=0.0, batch_first=True)
+        model = nn.TransformerEncoder(layer, sizes.layers, enable_nested_tensor=False).to(context.device)
         ids = [context.device.index] if context.cuda else None
-        self.model = DistributedDataParallel(model, device_ids=ids)
+        self.model = DistributedDataParallel(model, device_ids=ids, process_group=group)
         self.optimizer = torch.optim.AdamW(model.parameters(), fused=context.cuda)
-        mine = FAULTS[fault][0] == context.rank
-        self.mine, self.late_ms = mine, 40.0 if job != "cpu" else 60.0
-        length = 2 * tokens if fault == "longer_batches" and mine else tokens
-        self.batches = [torch.randn(batch, length, width) for _ in range(4)]
-        if context.cuda:
-            self.batches = [item.pin_memory() for item in self.batches]
+        self.mine = mine = FAULTS[fault][0] == context.rank
+        self.batches = self._batches(sizes.tokens)
+        self.longer = self._batches(sizes.longer * sizes.tokens) if fault == "longer_batches" and mine else self.batches
         self.large = torch.randn((64 if context.cuda else 8) << 20) if fault == "copy" and mine else None
         size, kind = (4096, torch.bfloat16) if context.cuda else (512, torch.float32)
         self.square = torch.randn(size, size, device=context.device, dtype=kind)
         self.second = fault == "two_at_once" and context.rank == 1
         self.garbage: list[list[int]] | None = (
-            [[] for _ in range(1_000_000)] if fault == "garbage_collection" and mine else None
+            [[] for _ in range(100_000)] if fault == "garbage_collection" and mine else None
         )
         if fault == "compute_backward" and mine:
-            model.layers[layers // 2].register_full_backward_hook(lambda *_: self.compute())
+            model.layers[sizes.layers // 2].register_full_backward_hook(lambda *_: self.compute())
+
+    def _batches(self, tokens: int) -> list[Any]:
+        made = [self.torch.randn(self.job.batch, tokens, self.job.width) for _ in range(4)]
+        return [item.pin_memory() for item in made] if self.context.cuda else made
 
     def compute(self) -> None:
-        for _ in range(40):  # 7 ms on an H100
-            self.square @ self.square
+        if self.on:
+            for _ in range(self.job.products):
+                self.square @ self.square
+
+    def truth(self) -> dict[str, list[float]]:
+        """Return the ms of a step in blocks with and without the fault, which run in turn."""
+        period = PERIODS.get(self.fault, 5)
+        steps = period * max(2, round(10 / period))
+        found: dict[str, list[float]] = {"clean": [], "fault": []}
+        self.block(PLENTY, False)
+        self.block(period, True)
+        for pair in range(PAIRS):
+            for on in (False, True) if pair % 2 else (True, False):
+                found["fault" if on else "clean"].append(self.block(steps, on) * 1e3)
+        return found
+
+    def block(self, steps: int, on: bool) -> float:
+        """Run bare steps and return the seconds of one; all ranks together."""
+        self.on, self.ranges = on, _NO_RANGES
+        for number in (0, 1):
+            self.step(number)
+        self.context.synchronize()
+        began = time.perf_counter()
+        for number in range(steps):
+            self.step(number)
+        self.context.synchronize()
+        self.on = True
+        return (time.perf_counter() - began) / steps
 
     def run(self, steps: Any, recording: Any) -> None:
         self.ranges = recording.ranges()
@@ -149,18 +242,19 @@ class _Case:
         recording.end()
 
     def step(self, number: int) -> None:
-        torch, mine, fault = self.torch, self.mine, self.fault
+        torch, fault, mine = self.torch, self.fault, self.mine and self.on
+        now = mine and number % PERIODS.get(fault, 1) == PERIODS.get(fault, 1) - 1
         with self.ranges.data_wait:
-            batch = self.batches[number % 4]
+            batch = (self.longer if mine else self.batches)[number % 4]
             if mine and fault in ("loader", "two_at_once"):
-                time.sleep(self.late_ms * 1e-3)
+                time.sleep(self.job.late_ms * 1e-3)
         with self.ranges.h2d:
             batch = batch.to(self.context.device, non_blocking=True)
-            if self.large is not None:
+            if mine and self.large is not None:
                 self.large.to(self.context.device) if self.context.cuda else self.large.clone()
-        if mine and (fault == "host" or (fault == "late_every_5th" and number % 5 == 4)):
-            time.sleep(self.late_ms * 1e-3)
-        if self.garbage is not None:
+        if now and fault in ("host", "late_every_5th"):
+            time.sleep(self.job.late_ms * 1e-3)
+        if mine and self.garbage is not None:
             gc.collect()
         with self.ranges.forward, torch.autocast(self.context.device.type, torch.bfloat16, enabled=self.context.cuda):
             if (mine and fault == "compute_forward") or self.second:
@@ -173,14 +267,14 @@ class _Case:
         with self.ranges.optimizer:
             self.optimizer.step()
             self.optimizer.zero_grad()
-        if mine and fault == "checkpoint" and number % 7 == 6:
+        if now and fault == "checkpoint":
             self.save_checkpoint()
-        if mine and fault == "evaluation" and number % 10 == 9:
+        if now and fault == "evaluation":
             self.evaluate()
 
     def save_checkpoint(self) -> None:
         with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
-            self.torch.save([self.model.module.state_dict(), self.optimizer.state_dict()], file.name)
+            self.torch.save(self.model.module.state_dict(), file.name)
 
     def evaluate(self) -> None:
         with self.torch.no_grad():
@@ -196,37 +290,37 @@ def judge(out: Path, as_json: Path | None) -> int:
     from rankscope.analysis import AnalysisError, load, summarise
 
     folders = sorted((path for path in out.iterdir() if (path / "run.json").exists()), key=lambda path: path.name)
-    found: dict[str, dict[str, Any]] = {}
+    rows = []
     for folder in folders:
         try:
-            found[folder.name] = summarise(load(folder))
-        except AnalysisError as error:
-            print(error, file=sys.stderr)
-    rows = []
-    for name, summary in found.items():
-        job, fault, repeat = name.rsplit("-", 2)
-        clean = found.get(f"{job}-none-{repeat}")
-        if clean is not None and summary["throughput"] is not None:
-            rows.append(_row(job, fault, summary, clean))
+            summary = summarise(load(folder))
+            truth = json.loads((folder / "truth.json").read_text())
+        except (AnalysisError, OSError) as error:
+            print(f"{folder.name}: {error}", file=sys.stderr)
+            continue
+        if summary["throughput"] is not None:
+            rows.append(_row(folder.name, summary, truth))
     for row in rows:
         print("| " + " | ".join(str(row[key]) for key in row) + " |")
     wrong = [row for row in rows if not (row["right"] and row["within"])]
     right = sum(row["right"] for row in rows)
     print(f"{len(rows)} cases; rank and cause right in {right}; also within 10 % or 0.3 ms in {len(rows) - len(wrong)}")
-    cost = [row["timed / plain"] for row in rows if row["fault"] == "none"]
-    print(f"timed / plain of clean jobs: {cost}")
+    for file in sorted(out.glob("timing-*.json")):
+        for job, ratios in json.loads(file.read_text()).items():
+            low, median, high = statistics.quantiles(ratios)
+            print(f"{job}: a step with timed collectives / without: {median:.4f} ({low:.4f} to {high:.4f})")
     if as_json is not None:
         as_json.write_text(json.dumps(rows, indent=1))
     return 1 if wrong else 0
 
 
-def _row(job: str, fault: str, summary: dict[str, Any], clean: dict[str, Any]) -> dict[str, Any]:
+def _row(name: str, summary: dict[str, Any], steps: dict[str, list[float]]) -> dict[str, Any]:
+    fault = name.rsplit("-", 2)[1]
     rank, causes, kind = FAULTS[fault]
     late, slow = summary["stragglers"], summary["slow_steps"]
     rare = kind == "slow" or (kind == "either" and late["rank"] is None)
-    # A fault of every step shows in the usual step. The mean of the clean job also has its own rare slow steps.
-    step = "step_ms_p50" if kind == "late" else "step_ms_mean"
-    truth = summary["throughput"][step] - clean["throughput"][step]
+    pairs = [bad - good for bad, good in zip(steps["fault"], steps["clean"], strict=True)]
+    truth, clean = statistics.median(pairs), statistics.median(steps["clean"])
     gains = {item["id"]: item["recoverable_ms"] or 0.0 for item in summary["findings"]}
     straggler = next((gain for name, gain in gains.items() if name.startswith("straggler")), 0.0)
     if rare:
@@ -235,20 +329,15 @@ def _row(job: str, fault: str, summary: dict[str, Any], clean: dict[str, Any]) -
         where = None if slow is None else slow["where"]
     else:
         said, cause, where, promised = late["rank"], late["cause"], late["part"], straggler
-        costs_nothing = truth < max(0.3, 0.03 * clean["throughput"][step])
+        costs_nothing = truth < max(0.3, 0.03 * clean)
         right = (said is None and (rank is None or costs_nothing)) or (said == rank and cause in causes)
     within = abs(promised - truth) <= max(0.3, 0.1 * truth) or (promised == 0 and truth < 0.3) or fault == "none"
     return {
-        "job": job, "fault": fault, "rank": rank, "said": said, "cause": cause, "where": where,
-        "plain step ms": summary["throughput"][step], "truth ms": round(truth, 2),
+        "case": name, "rank": rank, "said": said, "cause": cause, "where": where, "clean ms": round(clean, 2),
+        "truth ms": round(truth, 2), "truth from": round(min(pairs), 2), "to": round(max(pairs), 2),
         "promised ms": round(promised, 2), "right": right, "within": within,
-        "timed / plain": _timed_ratio(summary),
+        "plain / bare": round(summary["throughput"]["step_ms_mean"] / statistics.median(steps["fault"]), 4),
     }  # fmt: skip
-
-
-def _timed_ratio(summary: dict[str, Any]) -> float | None:
-    ratio: float | None = summary["profiler_overhead"].get("timed")
-    return ratio
 
 
 def main() -> int:

@@ -5,7 +5,7 @@ as it likes, and our collectives are never counted among its own. It launches no
 """
 
 import os
-from collections import deque
+from collections import Counter, deque
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +21,7 @@ _TAG = 7
 # The last exchanges. A gloo thread that frees a Python tensor takes the interpreter's lock. If the interpreter has
 # ended by then, the process ends with SIGABRT. So gloo must never hold the last reference.
 _KEPT: deque[Any] = deque(maxlen=64)
+_CONNECTED: Counter[str] = Counter()  # groups of this process by name: the store still has the addresses of the last
 
 
 class ControlError(RuntimeError):
@@ -103,11 +104,15 @@ def among_others() -> bool:
 
 
 def connect(name: str, *, timeout_s: float, join_s: float = JOIN_S) -> Control | None:
-    """Join all ranks that torchrun started; None for a single rank. Raises `ControlError` if one does not arrive."""
+    """Join all ranks that torchrun started; None for a single rank. Raises `ControlError` if one does not arrive.
+
+    Ranks meet in their first call of a name, then in their second, and so on.
+    """
     if not among_others():
         return None
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    store = _store(name, rank, world_size, join_s)
+    store = _store(f"{name}/{_CONNECTED[name]}", rank, world_size, join_s)
+    _CONNECTED[name] += 1
     _meet_in_store(store, rank, world_size, join_s)
     meetings = Meetings(store, rank, world_size, least_s=timeout_s, most_s=timeout_s)
     return Control(store, rank, world_size, meetings, timeout_s=timeout_s)

@@ -30,6 +30,10 @@ model = nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 settings = dict(eval(option) for option in options)
 monitor = Monitor(folder, warmup=5, **settings)
+if fault == "host of the second":
+    monitor.step()
+    monitor.close()
+    monitor, fault = Monitor(folder + "2", warmup=5, **settings), "host"
 def late(name, step):
     if fault == name and rank == 1 and step >= at:
         time.sleep(0.06)
@@ -95,6 +99,14 @@ def test_a_rank_that_is_slowed_midway_is_named_with_the_cause(cause: str, tmp_pa
     assert list(steps.groupby("rank")["step"].apply(list)) == [list(range(110))] * 2
     traced = steps[steps["traced"]]["step"]
     assert set(traced) == set(range(int(window.name), int(window.name) + 10))
+
+
+def test_a_second_monitor_of_the_same_job_sees_all_ranks(tmp_path: Path) -> None:
+    done, _ = watched(tmp_path, "host of the second", 40, 80)
+    assert "the monitor of this rank stops" not in done.stderr
+    (folder,) = (tmp_path / "w2").iterdir()
+    (late,) = events(folder, "late_rank")
+    assert (late["rank"], late["cause"]) == (1, "host")
 
 
 def test_a_clean_run_is_silent_and_learns_the_same(tmp_path: Path) -> None:
