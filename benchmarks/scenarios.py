@@ -236,7 +236,7 @@ def main() -> int:
     scenarios = [
         Scenario(
             name=name,
-            overrides=[*common, *base_of(name, options.base)],
+            overrides=[*base_of(name, options.base), *common],
             out=options.out,
             repeats=options.repeats,
         )
