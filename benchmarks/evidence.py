@@ -1,6 +1,6 @@
 """Records everything that docs/ shows of several GPUs: a scaling report, the confusion matrix, scripts, and more.
 
-    python benchmarks/evidence.py --out FOLDER --ranks 1,2           # two GPUs: about an hour
+    python benchmarks/evidence.py --out FOLDER --ranks 1,2           # two GPUs: about half an hour
     python benchmarks/evidence.py --out FOLDER --ranks 1,2,4 --only scaling,once
     python benchmarks/evidence.py --out FOLDER --ranks 1,2 --seconds 500     # the same command again goes on there
     python benchmarks/evidence.py --out FOLDER --ranks 2 --only outside --outside FILE
@@ -93,7 +93,7 @@ class Commands:
             return False
         words = [str(word) for word in command]
         log.parent.mkdir(parents=True, exist_ok=True)
-        print(f"{name}: {shlex.join(words)}", flush=True)
+        _say(f"{name}: {shlex.join(words)}")
         began = time.monotonic()
         with log.open("a") as text:
             text.write(f"$ {shlex.join(words)}\n")
@@ -102,7 +102,7 @@ class Commands:
             said = f"exit status {status}, {time.monotonic() - began:.0f} s"
             text.seek(0, 2)
             text.write(f"\n{'interrupted, ' if interrupted else ''}{said}\n")
-        print(f"{name}: {said}; {log}", flush=True)
+        _say(f"{name}: {said}; {log}")
         if interrupted:
             self.not_run.append(name)
         elif status:
@@ -184,7 +184,7 @@ class Evidence:
         scripts = []
         for path in sorted((HERE.parent / "examples").glob("*.py")):
             if missing := missing_modules(path):
-                print(f"examples/{path.stem}: skipped, {', '.join(missing)} is not installed", flush=True)
+                _say(f"examples/{path.stem}: skipped, {', '.join(missing)} is not installed")
             else:
                 scripts.append(path)
         self._in_parallel(lambda path: self._run(f"examples/{path.stem}", self._script(path, EXAMPLE)), scripts)
@@ -192,7 +192,7 @@ class Evidence:
     def monitor(self) -> None:
         """Watch a healthy and a faulty job; the JSON that benchmarks/monitor.py prints is the result."""
         if max(self.ranks) < 2:
-            print("monitor: skipped, needs two ranks", flush=True)
+            _say("monitor: skipped, needs two ranks")
             return
         start = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={max(self.ranks)}"]
         for fault in ("none", "compute"):
@@ -252,6 +252,10 @@ class Evidence:
             list(pool.map(work, items))
 
 
+def _say(line: str) -> None:
+    print(f"{line}\n", end="", flush=True)  # in one piece, because several threads print
+
+
 def _log(path: Path) -> Path:
     return path.with_name(f"{path.name}.log")
 
@@ -298,14 +302,17 @@ def main() -> int:
     parser.add_argument("--outside", type=Path, help="a list of scripts, see above")
     parser.add_argument("overrides", nargs="*", help="further overrides for every run")
     options = parser.parse_args()
+    stages = options.only.split(",")
+    if unknown := sorted(set(stages) - set(STAGES)):
+        parser.error(f"--only {','.join(unknown)}: no such stage; there are {', '.join(STAGES)}")
     options.out.mkdir(parents=True, exist_ok=True)
     evidence = Evidence(options)
-    for stage in options.only.split(","):
+    for stage in stages:
         getattr(evidence, stage)()
     commands = evidence.commands
     for said, names in (("failed", commands.failed), ("not run, because the time was over", commands.not_run)):
         if names:
-            print(f"{said}: {', '.join(names)}", flush=True)
+            _say(f"{said}: {', '.join(names)}")
     return 1 if commands.failed or commands.not_run else 0
 
 
