@@ -174,7 +174,7 @@ class Evidence:
         self._once("scenarios", command)
 
     def witnesses(self) -> None:
-        """Record one job under both profilers, unchanged and with 10 ms of products planted on the last rank."""
+        """Record one job under both profilers, unchanged and with 10 ms of products planted on rank 1."""
         common = [self.world, *GPT, "batch_size=16", "passes=[plain,torch,nsys]", *SHORT]
         late = ["+scenario=slow_compute", "scenario.ms=10", *common]
         self._in_parallel(lambda item: self._run(*item), [("witnesses/clean", common), ("witnesses/late", late)])
@@ -243,7 +243,7 @@ class Evidence:
     def _once(self, name: str, command: Sequence[object], folder: Path | None = None) -> bool:
         """Run a command unless its log says that it succeeded; return whether it did now or then."""
         log = _log(self.out / name)
-        if log.exists() and log.read_text(errors="replace").rpartition("\n\n")[2].startswith("exit status 0,"):
+        if log.exists() and log.read_text(errors="replace").rstrip().rpartition("\n")[2].startswith("exit status 0,"):
             return True
         return self.commands.call(name, command, log, folder=folder)
 
