@@ -163,6 +163,7 @@ def main() -> None:
     parser.add_argument("--precision", default="bf16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--folder", default="runs")
+    parser.add_argument("--out", type=Path, help="a file for the JSON as well")
     options = parser.parse_args()
     config = parse_config(
         {
@@ -177,7 +178,10 @@ def main() -> None:
     trial = Trial(config, options)
     found = trial.run()
     if trial.context.rank == 0:
-        print(json.dumps(verdict(found, options), indent=1))
+        said = json.dumps(verdict(found, options), indent=1)
+        print(said)
+        if options.out is not None:
+            options.out.write_text(said + "\n")
     leave(trial.context)
 
 

@@ -8,12 +8,13 @@ Each scenario is recorded `--repeats` times with the plain and the torch pass. T
 or the removal of the fault) is recorded with only the plain pass. Prints the table of docs/validation.md and writes
 it to FOLDER/table.md. Existing recordings in FOLDER are reused. `--base` applies to the scenarios that choose no
 model themselves; NAME:key=value applies only to the scenario NAME. With `--jobs`, runs start and are analysed in
-parallel, but measure one after another. Exits 1 if a planted fault was not found, or if a clean run has a finding of
-severity high.
+parallel, but measure one after another. After `--seconds`, no further run is started. Exits 1 if a planted fault was
+not found, or if a clean run has a finding of severity high.
 """
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
@@ -166,14 +167,19 @@ def _step(summary: dict[str, Any] | None) -> list[float]:
     return [] if rate is None else [rate["step_ms_p50"]]
 
 
-def record(path: Path, overrides: list[str]) -> None:
-    """Run one point unless its summary exists."""
+def record(path: Path, overrides: list[str], end: float) -> None:
+    """Run one point unless its summary exists or the time is over."""
     if (RunDir(path).analysis / "summary.json").exists():
+        return
+    began = time.monotonic()
+    if began > end:
+        print(f"{path.name}: not recorded, because the time was over", flush=True)
         return
     if path.exists():  # interrupted: kept, under another name
         path.rename(path.with_name(f"{path.name}.broken-{time.time_ns()}"))
     command = [sys.executable, "-m", "rankscope.conf.cli", "run", *overrides, f"run_dir='{path}'"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(f"{path.name}: exit status {done.returncode}, {time.monotonic() - began:.0f} s", flush=True)
     if done.returncode not in (0, 3):
         print(f"{path.name}: {(done.stderr.strip().splitlines() or ['?'])[-1]}", file=sys.stderr)
 
@@ -216,8 +222,10 @@ def main() -> int:
     parser.add_argument("--only", help="names of scenarios, separated by commas")
     parser.add_argument("--base", nargs="*", default=[], help="overrides for the scenarios that choose no model")
     parser.add_argument("--jobs", type=int, default=1, help="runs that start in parallel")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="start no run later than this")
     parser.add_argument("overrides", nargs="*", help="further overrides for every run")
     options = parser.parse_args()
+    end = time.monotonic() + options.seconds
     on_gpu = options.device != "cpu" and bool(torch_facts().devices)
     options.out.mkdir(parents=True, exist_ok=True)
     common = [f"world_size={options.world_size}", f"device={options.device if on_gpu else 'cpu'}", *options.overrides]
@@ -228,7 +236,7 @@ def main() -> int:
     scenarios = [
         Scenario(
             name=name,
-            overrides=[*common, *base_of(name, options.base)],
+            overrides=[*base_of(name, options.base), *common],
             out=options.out,
             repeats=options.repeats,
         )
@@ -236,7 +244,8 @@ def main() -> int:
     ]
     with ThreadPoolExecutor(options.jobs) as pool:
         for repeat in range(1, options.repeats + 1):
-            list(pool.map(lambda run: record(*run), [run for item in scenarios for run in item.runs(repeat)]))
+            runs = [run for item in scenarios for run in item.runs(repeat)]
+            list(pool.map(lambda run: record(run[0], run[1], end), runs))
     rows = [scenario.row() for scenario in scenarios]
     lines = [f"| {' | '.join(HEAD)} |", f"|{' --- |' * len(HEAD)}", *(f"| {' | '.join(row.cells())} |" for row in rows)]
     print("\n".join(lines))
