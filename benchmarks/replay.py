@@ -24,6 +24,7 @@ PREDICTED = (
     ("big_data_stall_rank0_w4", ("rank0.loader=median",), "big_baseline_w4"),
     ("big_data_stall_rank0_w4", ("rank0.loader=instant",), "big_baseline_w4"),
     ("big_straggler_host_w4", ("rank3.host=median",), "big_baseline_w4"),
+    ("big_item_sync_w4", ("sync=instant",), "big_baseline_w4"),
     ("big_baseline_w2", ("ranks=4",), "big_baseline_w4"),
     ("big_baseline_w4", ("ranks=2",), "big_baseline_w2"),
     ("straggler_gpu_w2", ("rank1.compute=median",), "baseline_w2"),

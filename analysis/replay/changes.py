@@ -11,7 +11,7 @@ import numpy as np
 from rankscope.analysis.core import group_by, rank_list
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Column
-from rankscope.analysis.replay.graph import NONE, Graph, Work
+from rankscope.analysis.replay.graph import NEVER, NONE, Graph, Work
 
 _TARGETS: dict[str, tuple[Work, ...]] = {
     "compute": (Work.COMPUTE,),
@@ -97,7 +97,17 @@ def apply(graph: Graph, change: Change, weight: Column) -> Column:
         result[rows] *= change.factor
     else:
         result[rows] = _medians(graph, rows, np.isin(edges.work, change.works), weight)
+    nothing_left = change.factor == 0 or ((result == 0) & (weight > 0))
+    result[rows & _waits(graph) & nothing_left] = -NEVER
     return _added(graph, rows, result, change.added_ms)
+
+
+def _waits(graph: Graph) -> Column:
+    """Return which edges let the host wait for the device. Without the work that it waits for it does not wait."""
+    waits = np.isin(graph.edges.work, (Work.SYNC, Work.COPY))
+    own = graph.records.edge
+    waits[own[own != NONE]] = False
+    return np.asarray(waits)
 
 
 def _added(graph: Graph, rows: Column, weight: Column, added_ms: float) -> Column:

@@ -98,21 +98,24 @@ def _thread(part: Part, host: Table) -> None:
 def _calls(part: Part, host: Table, records: Table) -> None:
     """Add the time inside calls, and what those that waited for the device waited for."""
     took = host["end"] - host["start"]
-    awaited = _awaited(host, records)
+    awaited, copying = _awaited(host, records)
     rows = np.flatnonzero(awaited >= 0)
     ended = records["end"][awaited[rows]]
-    blocked = np.zeros(len(host), bool)
+    blocked = copying >= 0
     blocked[rows] = (ended >= host["start"][rows]) & (host["end"][rows] - ended <= _TAIL_NS)
     blocked &= took > _SHORT_NS
     rows = rows[blocked[rows] | host["syncs"][rows]]
+    on, syncs = awaited[rows], host["syncs"][rows]
+    of_copy = syncs & (records["role"][on] == COPY) & (records["end"][on] - records["start"][on] > _SHORT_NS)
     part.add(
-        source=part.finishes[awaited[rows]],
+        source=part.finishes[on],
         target=2 * rows + 1,
-        weight=np.where(blocked[rows], host["end"][rows] - records["end"][awaited[rows]], 0),
-        work=np.where(blocked[rows], int(Work.SYNC), int(Work.ORDER)),
+        weight=np.where(blocked[rows], host["end"][rows] - records["end"][on], 0),
+        work=np.where(of_copy, int(Work.COPY), np.where(syncs, int(Work.SYNC), int(Work.LATENCY))),
         step=host["step"][rows],
-        name=host["name"][rows],
+        name=np.where(of_copy, records["name"][on], host["name"][rows]),
     )
+    _copies(part, host, records, copying)
     rows = np.arange(len(host))
     part.add(
         source=2 * rows,
@@ -124,27 +127,43 @@ def _calls(part: Part, host: Table, records: Table) -> None:
     )
 
 
-def _awaited(host: Table, records: Table) -> Column:
-    """Return the record that each call may have waited for.
+def _copies(part: Part, host: Table, records: Table, copying: Column) -> None:
+    """Let calls that copy by themselves last as long as their copy. They return a little before or after its end."""
+    rows = np.flatnonzero(copying >= 0)
+    copied = copying[rows]
+    part.add(
+        source=part.starts[copied],
+        target=2 * rows + 1,
+        weight=host["end"][rows] - records["start"][copied],
+        work=int(Work.COPY),
+        step=host["step"][rows],
+        name=records["name"][copied],
+    )
 
-    A copy waits for its own record, a synchronising call for the last one, and a launch into a full queue for one that
-    made room.
+
+def _awaited(host: Table, records: Table) -> tuple[Column, Column]:
+    """Return the record that each call may have waited for, and the one that it copied itself; NONE if there is none.
+
+    A synchronising call waits for the last record, and a launch into a full queue for one that made room. If memory is
+    pageable, the driver copies inside the call.
     """
-    found = np.full(len(host), NONE)
+    found, copied = np.full(len(host), NONE), np.full(len(host), NONE)
     if not len(records):
-        return found
+        return found, copied
     order = np.argsort(records["end"], kind="stable")
     last = np.searchsorted(records["end"][order], host["end"], "right") - 1
     found[host["syncs"]] = np.where(last >= 0, order[np.maximum(last, 0)], NONE)[host["syncs"]]
     launched = np.flatnonzero(records["launched_at"] >= 0)
     by = records["launched_at"][launched] // 2
-    copies = host["copies"][by] & (records["end"][launched] <= host["end"][by])
-    found[by[copies]] = launched[copies]
+    start, end = records["start"][launched], records["end"][launched]
+    inside = host["copies"][by] & (start >= host["start"][by]) & (start <= host["end"][by])
+    inside &= (end - start > _SHORT_NS) & (end <= host["end"][by] + _TAIL_NS)
+    copied[by[inside]] = launched[inside]
     queued = np.searchsorted(np.sort(records["launched_at"][launched]), 2 * np.arange(len(host)))
     begun = np.searchsorted(np.sort(records["start"][launched]), host["end"], "right")
-    full = (queued - begun >= _FULL_QUEUE) & (last >= 0) & (found == NONE)
+    full = (queued - begun >= _FULL_QUEUE) & (last >= 0) & (found == NONE) & (copied == NONE)
     found[full] = order[last[full]]
-    return found
+    return found, copied
 
 
 def _records(part: Part, records: Table, calls: Table) -> None:

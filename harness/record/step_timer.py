@@ -182,7 +182,8 @@ class StepTimer:
             # One call for all three: each of the single getters would build the complete table again.
             memory = torch.cuda.memory_stats_as_nested_dict(self._device)
             allocated, reserved = memory["allocated_bytes"]["all"], memory["reserved_bytes"]["all"]
-            step.memory = (allocated["current"], reserved["current"], allocated["peak"])
+            # What is reserved counts by its peak, too: cuDNN tries algorithms with memory that it gives back at once.
+            step.memory = (allocated["current"], reserved["peak"], allocated["peak"])
             torch.cuda.reset_peak_memory_stats(self._device)
 
     def close(self) -> None:

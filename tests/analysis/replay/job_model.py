@@ -30,6 +30,7 @@ class Job:
     host: int = 20 * US  # between launches
     transfer: int = 2 * MS
     synchronises: bool = False  # at the end of each step
+    copy: int = 0  # of a batch from pageable memory: the call returns with its end
     started: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class _Rank:
         self.correlation = 0
 
     def event(self, category: str, name: str, start: int, end: int, tid: int, **args: Any) -> None:
-        pid = self.rank if category == "kernel" else 4242
+        pid = self.rank if category in ("kernel", "gpu_memcpy") else 4242
         found = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start / 1000}
         self.events.append(found | {"dur": (end - start) / 1000, "args": args})
 
@@ -83,6 +84,15 @@ class _Rank:
         self.free[7] = start + took
         self.event("kernel", name, start, start + took, 7, **self._on(7))
         return start + took
+
+    def copied(self, took: int) -> None:
+        """Copy a batch from pageable memory: the driver does so inside the call, after the work of the stream."""
+        began = self.host + self.job.host
+        self.correlation += 1
+        start = max(began + _LATENCY, self.free[7] + _BETWEEN)
+        self.host = self.free[7] = start + took
+        self.event("cuda_runtime", "cudaMemcpyAsync", began, self.host, 4242, correlation=self.correlation)
+        self.event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", start, self.host, 7, **self._on(7))
 
     def _on(self, stream: int) -> dict[str, int]:
         return {"device": self.rank, "stream": stream, "correlation": self.correlation}
@@ -125,6 +135,8 @@ def _step(job: Job, ranks: list[_Rank], step: int) -> int:
         waited = rank.host + job.loader[rank.rank]
         rank.event("user_annotation", "data_wait", rank.host, waited, 4242)
         rank.host = waited
+        if job.copy:
+            rank.copied(job.copy)
         for number in range(job.kernels):
             rank.kernel(f"forward_{number}", job.compute[rank.rank])
     for bucket in range(job.buckets):

@@ -97,6 +97,9 @@ def test_a_change_brings_what_the_job_does_with_it(seed: int, tmp_path: Path) ->
         (healthy, "transfer*3", replace(healthy, transfer=healthy.transfer * 3)),
         (healthy, "compute*2", replace(healthy, compute=tuple(2 * each for each in healthy.compute))),
         (replace(healthy, host=200 * US), "host*0.25", replace(healthy, host=50 * US)),
+        (replace(healthy, synchronises=True), "sync=instant", replace(healthy, synchronises=False)),
+        (replace(healthy, copy=5 * MS), "copy*2", replace(healthy, copy=10 * MS)),
+        (replace(healthy, copy=5 * MS), "copy=instant", healthy),  # the host does not wait for the device either
     ]
     for number, (recorded, change, then) in enumerate(cases):
         folder = tmp_path / str(number)
