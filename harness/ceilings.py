@@ -2,8 +2,9 @@
 
 torchrun starts it as `python -m rankscope.harness.ceilings FOLDER`; rank 0 writes `FOLDER/ceilings.json`. The
 collectives run over the process group that training would use. Bus bandwidth is defined as in nccl-tests
-(docs/metrics.md): S is one rank's bytes for all-reduce and broadcast, the total input for reduce-scatter, and the total
-output for all-gather. Each time is the mean over back-to-back calls after a warm-up, and over the ranks.
+(docs/metrics.md): S is one rank's bytes for all-reduce, broadcast, reduce, all-to-all and a message, the total input
+for reduce-scatter, and the total output for all-gather. With messages every rank sends to the next one. Each time is
+the mean over back-to-back calls after a warm-up, and over the ranks.
 """
 
 import sys
@@ -24,7 +25,8 @@ from rankscope.harness.group.process_group import RankContext, die_with_parent, 
 
 _GPU_SIZES = tuple(1 << shift for shift in range(10, 31, 2))  # 1 KiB to 1 GiB
 _CPU_SIZES = tuple(1 << shift for shift in range(10, 27, 2))  # to 64 MiB
-_COLLECTIVES = ("allreduce", "broadcast", "reducescatter", "allgather")
+_COLLECTIVES = ("allreduce", "broadcast", "reduce", "reducescatter", "allgather", "alltoall", "sendrecv")
+_SHARED = ("reducescatter", "allgather", "alltoall")  # each rank has a part of S
 _WARMUP, _CALLS = 5, 20
 _COPY_BYTES = {True: 256 << 20, False: 64 << 20}
 _MATMUL = {True: 8192, False: 1024}
@@ -97,7 +99,7 @@ def collectives(context: RankContext) -> dict[str, list[tuple[int, float, float]
             except (RuntimeError, NotImplementedError):  # on every rank: the backend does not have this collective
                 rows = []
                 break
-            whole = max(1, size // 4 // ranks) * ranks * 4 if kind in ("reducescatter", "allgather") else size
+            whole = max(1, size // 4 // ranks) * ranks * 4 if kind in _SHARED else size
             rows.append((whole, round(took * 1e6, 3), round(whole / took / 1e9 * factor, 6)))
         if rows:
             found[kind] = rows
@@ -106,19 +108,28 @@ def collectives(context: RankContext) -> dict[str, list[tuple[int, float, float]
 
 def _call(kind: str, size: int, context: RankContext) -> Callable[[], Any]:
     """Return a function that runs a collective over `size` bytes of float32."""
-    count, ranks = size // 4, context.world_size
-    share = max(1, count // ranks)
-    if kind == "allreduce":
-        data = torch.zeros(count, device=context.device)
-        return lambda: dist.all_reduce(data)
-    if kind == "broadcast":
-        data = torch.zeros(count, device=context.device)
-        return lambda: dist.broadcast(data, src=0)
-    small = torch.zeros(share, device=context.device)
-    large = torch.zeros(share * ranks, device=context.device)
-    if kind == "reducescatter":
-        return lambda: dist.reduce_scatter_tensor(small, large)
-    return lambda: dist.all_gather_into_tensor(large, small)
+    ranks = context.world_size
+    share = max(1, size // 4 // ranks)
+    count = share * ranks if kind in _SHARED else size // 4
+    data = torch.zeros(count, device=context.device)
+    other = torch.zeros(count if kind in ("alltoall", "sendrecv") else share, device=context.device)
+    following, before = (context.rank + 1) % ranks, (context.rank - 1) % ranks
+
+    def messages() -> None:
+        sent = dist.P2POp(dist.isend, data, following)
+        for work in dist.batch_isend_irecv([sent, dist.P2POp(dist.irecv, other, before)]):
+            work.wait()
+
+    calls: dict[str, Callable[[], Any]] = {
+        "allreduce": lambda: dist.all_reduce(data),
+        "broadcast": lambda: dist.broadcast(data, src=0),
+        "reduce": lambda: dist.reduce(data, dst=0),
+        "reducescatter": lambda: dist.reduce_scatter_tensor(other, data),
+        "allgather": lambda: dist.all_gather_into_tensor(data, other),
+        "alltoall": lambda: dist.all_to_all_single(other, data),
+        "sendrecv": messages,
+    }
+    return calls[kind]
 
 
 def copies(context: RankContext) -> dict[str, float | None]:

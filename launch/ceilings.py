@@ -114,6 +114,23 @@ def _command(config: RunConfig, folder: Path) -> list[str]:
     ]
 
 
+_HEADS = {
+    "allreduce": "all-\nreduce",
+    "broadcast": "broad-\ncast",
+    "reducescatter": "reduce-\nscatter",
+    "allgather": "all-\ngather",
+    "alltoall": "all-\nto-all",
+    "sendrecv": "send,\nreceive",
+}
+
+
+def _size(count: int) -> str:
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << shift:
+            return f"{count / (1 << shift):.4g} {unit}"
+    return f"{count} B"
+
+
 def _print(path: Path, *, as_json: bool) -> None:
     found: dict[str, Any] = json.loads(path.read_text())
     if as_json:
@@ -125,12 +142,12 @@ def _print(path: Path, *, as_json: bool) -> None:
         f"{found['host']}: {ranks} x {found['device']}, {backend}, measured {found['measured']}", style="bold"
     )
     if found["collectives"]:
-        table = Table(title="Bus bandwidth, GB/s (us a call)", title_justify="left", box=None)
+        table = Table(title="Bus bandwidth, GB/s; below it us a call", title_justify="left", box=None)
         table.add_column("bytes", justify="right")
         for kind in found["collectives"]:
-            table.add_column(kind, justify="right")
+            table.add_column(_HEADS.get(kind, kind), justify="right")
         for rows in zip(*found["collectives"].values(), strict=True):
-            table.add_row(f"{max(row[0] for row in rows):,}", *(f"{row[2]:.3g} ({row[1]:,.0f})" for row in rows))
+            table.add_row(_size(max(row[0] for row in rows)), *(f"{row[2]:.3g}\n{row[1]:,.0f}" for row in rows))
         console.print(table)
     rates = {
         "host to device, pinned": found["h2d_pinned_GBs"],

@@ -61,18 +61,21 @@ def _unsplit(facts: Facts, limits: Limits) -> Claim | None:
 
 
 def _against_ceiling(facts: Facts, calls: Table, limits: Limits) -> dict[str, Any]:
-    """Return how the all-reduces of the costliest size compare with the node's ceiling at this size."""
+    """Return how the costliest reductions of one kind, size and group compare with the node's ceiling for them."""
     sized = calls.take((calls["bytes"] > 0) & (calls["transfer_clockfree_ns"] > 0))
     if facts.ceilings is None or not len(sized):
         return {}
-    sizes, total = np.unique(sized["bytes"], return_inverse=True)
-    size = int(sizes[np.argmax(np.bincount(total, weights=sized["transfer_clockfree_ns"].astype(float)))])
-    took = float(np.median(sized["transfer_clockfree_ns"][sized["bytes"] == size])) / 1000
-    kind = sized.texts("kind")[0] or "allreduce"
-    best, latency = facts.ceilings.time_us(kind, size), facts.ceilings.latency_us(kind)
+    alike, of_alike = np.unique(
+        np.stack([sized[name] for name in ("kind", "bytes", "group_size")]), axis=1, return_inverse=True
+    )
+    total = np.bincount(of_alike.ravel(), weights=sized["transfer_clockfree_ns"].astype(float))
+    costliest = int(np.argmax(total))
+    code, size, ranks = map(int, alike[:, costliest])
+    kind = sized.words["kind"][code]
+    took = float(np.median(sized["transfer_clockfree_ns"][of_alike.ravel() == costliest])) / 1000
+    best, latency = facts.ceilings.time_us(kind, size, ranks), facts.ceilings.latency_us(kind, ranks)
     if best is None or latency is None:
         return {}
-    ranks = int(sized["group_size"].max())
     return {
         "bytes": size,
         "busbw_GBs": round(size / took / 1000 * bus_factor(kind, ranks), 3),
@@ -139,7 +142,8 @@ def _small_buckets(facts: Facts, limits: Limits) -> Claim | None:
     transfer = calls["transfer_clockfree_ns"][calls["transfer_clockfree_ns"] > 0]
     latency = float(transfer.min()) if len(transfer) else 0.0
     kind = calls.texts("kind")[0] or "allreduce"
-    if facts.ceilings is not None and (measured := facts.ceilings.latency_us(kind)):
+    ranks = int(calls["group_size"].max())
+    if facts.ceilings is not None and (measured := facts.ceilings.latency_us(kind, ranks)):
         latency = measured * 1000
     fewer = max(1.0, per_step * size / (_USUAL_BUCKET * 2**20))
     gain = min((per_step - fewer) * latency, _exposed(facts) or 0.0)

@@ -37,18 +37,25 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     launch_us: float | None = None
     measured: str | None = None
 
-    def time_us(self, kind: str, size: float) -> float | None:
-        """Return how long a collective of `size` bytes takes on this node, by log-log interpolation of the sizes."""
-        points = self.collectives.get(kind)
+    def time_us(self, kind: str, size: float, ranks: int) -> float | None:
+        """Return how long a collective of `size` bytes takes on this node, by log-log interpolation of the sizes.
+
+        None for groups of another size than the measured one: they use other links.
+        """
+        points = self._points(kind, ranks)
         if not points or not points[0][0] <= size <= points[-1][0]:
             return None
         sizes, times = np.array([(size, time) for size, time, _ in points], float).T
         return float(np.exp(np.interp(np.log(size), np.log(sizes), np.log(times))))
 
-    def latency_us(self, kind: str) -> float | None:
-        """Return how long the smallest measured collective takes."""
-        points = self.collectives.get(kind)
+    def latency_us(self, kind: str, ranks: int) -> float | None:
+        """Return how long the smallest measured collective takes; None for groups of another size."""
+        points = self._points(kind, ranks)
         return points[0][1] if points else None
+
+    def _points(self, kind: str, ranks: int) -> list[tuple[int, float, float]] | None:
+        measured = "sendrecv" if kind in ("send", "recv") else kind
+        return self.collectives.get(measured) if ranks == self.world_size else None
 
 
 def find(path: Path | None, run_dir: RunDir | None) -> Ceilings | None:

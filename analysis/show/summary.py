@@ -17,9 +17,10 @@ from rankscope.analysis.core.units import known_of, mean_of, median_of, ms, us
 from rankscope.analysis.measure import devices, hosts
 from rankscope.analysis.measure.breakdown import PARTS, totals
 from rankscope.analysis.measure.dimensions import dimensions, names_by_group, sharded_layers
+from rankscope.analysis.measure.late_group import late_group
 from rankscope.analysis.measure.loader import loader_waits
 from rankscope.analysis.measure.memory import memory_of
-from rankscope.analysis.measure.pipeline_stages import pipelines
+from rankscope.analysis.measure.pipeline_stages import Pipeline, pipelines
 from rankscope.analysis.measure.step_metrics import summarise_rank
 from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.report.job import what_was_run
@@ -47,6 +48,7 @@ def summarise(analysis: Analysis) -> Json:
 
 def summary_of(analysis: Analysis) -> Summary:
     """Return the typed summary of a recording, or of a run without a traced pass."""
+    staged = pipelines(analysis)
     return Summary(
         status=_status(analysis),
         run={name.lower(): text for name, text in what_was_run(analysis, {"world_size": analysis.world_size})},
@@ -65,8 +67,8 @@ def summary_of(analysis: Analysis) -> Summary:
         collectives=_collectives(analysis),
         dimensions=dimensions(analysis),
         sharded_layers=sharded_layers(analysis),
-        pipelines=pipelines(analysis),
-        stragglers=_stragglers(analysis),
+        pipelines=staged,
+        stragglers=_stragglers(analysis, staged),
         loader=loader_waits(analysis.ranks),
         memory=[] if analysis.run_dir is None else memory_of(analysis.run_dir),
         slow_steps=analysis.without.slow,
@@ -182,7 +184,7 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
                 wait_ms_p50=median_of(matched["wait_ns"]),
                 duration_ms_p50=median_of(own["end"] - own["start"]),
                 busbw_GBs=round(size / transfer * bus_factor(name, ranks), 3) if sized and transfer else None,
-                of_ceiling=_of_ceiling(analysis, name, size, transfer),
+                of_ceiling=_of_ceiling(analysis, name, size, ranks, transfer),
                 matched=len(np.unique(matched["call"])),
                 unmatched=int((~own["matched"]).sum()),
             )
@@ -190,14 +192,14 @@ def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
     return sorted(rows, key=lambda row: -(row.duration_ms_p50 or 0) * row.count)
 
 
-def _of_ceiling(analysis: Analysis, kind: str, size: int, transfer_ns: float | None) -> float | None:
+def _of_ceiling(analysis: Analysis, kind: str, size: int, ranks: int, transfer_ns: float | None) -> float | None:
     """Return the speed of a collective relative to the node's best at this size; None if unknown."""
     known = analysis.ceilings is not None and size != UNKNOWN and transfer_ns
-    best = analysis.ceilings.time_us(kind, size) if known and analysis.ceilings else None
+    best = analysis.ceilings.time_us(kind, size, ranks) if known and analysis.ceilings else None
     return round(best * 1000 / transfer_ns, 4) if best and transfer_ns else None
 
 
-def _stragglers(analysis: Analysis) -> StragglerSummary:
+def _stragglers(analysis: Analysis, staged: Sequence[Pipeline]) -> StragglerSummary:
     traced, job = _traced(analysis), analysis.without.verdict
     if job is None or job.verdict == "undetermined":
         named = {
@@ -206,6 +208,7 @@ def _stragglers(analysis: Analysis) -> StragglerSummary:
         return StragglerSummary(
             window="trace",
             **named,
+            group=late_group(traced.ranks, analysis, staged),
             part=None,
             lateness_interval_ms=None,
             chance=None,
@@ -216,11 +219,13 @@ def _stragglers(analysis: Analysis) -> StragglerSummary:
             traced=traced,
         )
     low, high = job.interval_ns or (None, None)
+    ranks = [] if job.rank is None else [job.rank]
     return StragglerSummary(
         window="timed" if job.window == "timed" else "plain",
         verdict=job.verdict,
         rank=job.rank,
-        ranks=[] if job.rank is None else [job.rank],
+        ranks=ranks,
+        group=late_group(ranks, analysis, staged),
         cause=job.cause,
         part=job.part,
         lateness_ms=ms(job.lateness_ns),

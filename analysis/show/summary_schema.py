@@ -13,6 +13,7 @@ from rankscope.analysis.explain.finding import Finding
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.breakdown import PARTS
 from rankscope.analysis.measure.dimensions import Dimension, ShardedLayer
+from rankscope.analysis.measure.late_group import LateGroup
 from rankscope.analysis.measure.pipeline_stages import Pipeline
 from rankscope.analysis.measure.step_metrics import STEP_METRICS
 from rankscope.analysis.measure.stragglers import VerdictName
@@ -96,7 +97,8 @@ class TracedVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class StragglerSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Which rank is late, how often, by how much, how surely and why; `traced` is the verdict of the trace alone.
 
-    `ranks` are late together, and `rank` is the latest of them. `window` is where this comes from: `timed` or `plain`
+    `ranks` are late together, and `rank` is the latest of them. `group` is what exactly they are within the job: a
+    tensor group, a stage of a pipeline; null if they are neither. `window` is where this comes from: `timed` or `plain`
     steps without a profiler, or the `trace` if there are none.
     """
 
@@ -104,6 +106,7 @@ class StragglerSummary(msgspec.Struct, frozen=True, kw_only=True):
     verdict: VerdictName
     rank: int | None
     ranks: list[int]
+    group: LateGroup | None
     cause: str | None
     part: str | None
     lateness_ms: float | None

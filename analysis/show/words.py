@@ -114,11 +114,23 @@ def _verdict(summary: Json) -> str:
     if len(slow) == 1 and set(found["ranks"]) <= set(slow[0]["ranks"]):
         every = "these are the ranks" if set(found["ranks"]) == set(slow[0]["ranks"]) else "like every rank"
         because += f", {every} of {'' if several else 'its '}host {slow[0]['host']}"
+    because += _of_group(found["group"], several=several)
     interval = found["lateness_interval_ms"]
     sure = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
     who = f"Ranks {_ranks(found['ranks'])} are" if several else f"Rank {rank} is"
     more = f" Others may be late too: {found['reason']}." if found["window"] == "trace" and found["reason"] else ""
     return f"{who} late in {late} of {of} steps{where}, by {found['lateness_ms']:.2f} ms{sure}: {because}.{more}"
+
+
+def _of_group(group: Json | None, *, several: bool) -> str:
+    """Say what the late ranks are within the job, if they are a group or a stage."""
+    if group is None:
+        return ""
+    if group["position"] is not None:
+        return f", {'these are' if several else 'this is'} stage {group['position']} of the pipeline"
+    dimension = group["dimension"]
+    one = f"the {dimension}" if dimension.startswith("groups") else f"the {dimension} groups"
+    return f", these are the ranks of one of {one}"
 
 
 def _apart(summary: Json) -> bool:

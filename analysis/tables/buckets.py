@@ -30,7 +30,10 @@ def buckets(recording: Recording) -> Table:
     factor = np.array([bus_factor("allreduce", int(count)) for count in ranks.tolist()])
     known = (size > 0) & (took > 0)
     busbw = np.where(known, size / np.maximum(took, 1) * factor, np.nan)
-    best = [_ceiling(recording, int(count)) if fine else None for count, fine in zip(size.tolist(), known, strict=True)]
+    best = [
+        recording.ceilings.time_us("allreduce", count, group) if fine and recording.ceilings else None
+        for count, group, fine in zip(size.tolist(), ranks.tolist(), known.tolist(), strict=True)
+    ]
     of_ceiling = [np.nan if us is None else us * 1000 / max(1, ns) for us, ns in zip(best, took.tolist(), strict=True)]
     return Table(
         {
@@ -47,7 +50,3 @@ def buckets(recording: Recording) -> Table:
             "of_ceiling": np.array(of_ceiling, float),
         }
     )
-
-
-def _ceiling(recording: Recording, size: int) -> float | None:
-    return None if recording.ceilings is None else recording.ceilings.time_us("allreduce", size)

@@ -176,10 +176,15 @@ def test_waits_for_the_device_are_not_counted_as_slow_launches_too() -> None:
 def test_an_all_reduce_is_compared_with_the_node(size: int, took_us: float, share: float, bound: str) -> None:
     """The measured all-reduces of 4 H100s: 67 MB in 326.208 us, 4 kB in 60.7024 us."""
     points = [(1024, 53.1216, 0.0289), (4096, 60.7024, 0.1012), (67108864, 326.208, 308.586)]
-    node = Ceilings(world_size=4, collectives={"allreduce": points})
     calls = all_reduces([size], took_ms=took_us / 1000)
-    evidence = found(facts(steps(exposed_transfer=[9, 9]), calls=calls, ceilings=node))["exposed_comm"].evidence
-    assert evidence["of_ceiling"] == pytest.approx(share, abs=1e-4) and evidence["bound_by"] == bound
+    ranks = int(calls["group_size"].max())
+    for measured in (ranks, 2 * ranks):
+        node = Ceilings(world_size=measured, collectives={"allreduce": points})
+        evidence = found(facts(steps(exposed_transfer=[9, 9]), calls=calls, ceilings=node))["exposed_comm"].evidence
+        if measured == ranks:
+            assert evidence["of_ceiling"] == pytest.approx(share, abs=1e-4) and evidence["bound_by"] == bound
+        else:
+            assert "of_ceiling" not in evidence  # a group of other size uses other links
 
 
 def test_reasons_to_throttle_are_named() -> None:

@@ -14,11 +14,12 @@ H100 = DATA / "ceilings" / "h100_w4.json"  # measured on the node of tests/data/
 
 def test_times_between_measured_sizes() -> None:
     node = load_ceilings(H100)
-    assert node.time_us("allreduce", 67108864) == pytest.approx(326.208, rel=1e-5)
-    middle = node.time_us("allreduce", 2**25)  # half way between 2**24 and 2**26 in logs: the geometric mean
+    assert node.time_us("allreduce", 67108864, 4) == pytest.approx(326.208, rel=1e-5)
+    middle = node.time_us("allreduce", 2**25, 4)  # half way between 2**24 and 2**26 in logs: the geometric mean
     assert middle == pytest.approx((99.8304 * 326.208) ** 0.5, rel=1e-5)
-    assert node.time_us("allreduce", 512) is None and node.time_us("allreduce", 2**31) is None
-    assert node.time_us("broadcast", 1024) is None and node.latency_us("broadcast") is None
+    assert node.time_us("allreduce", 512, 4) is None and node.time_us("allreduce", 2**31, 4) is None
+    assert node.time_us("broadcast", 1024, 4) is None and node.latency_us("broadcast", 4) is None
+    assert node.time_us("allreduce", 2**25, 2) is None and node.latency_us("allreduce", 2) is None  # other links
 
 
 def test_all_reduces_of_a_job_against_its_node() -> None:

@@ -94,7 +94,7 @@ def test_bus_bandwidth_stands_against_the_node_s_ceiling() -> None:
     node = Ceilings(world_size=4, collectives={"allreduce": [(1 << 20, 20.0, 0.0), (67_108_864, 400.0, 0.0)]})
     analysis = load(DATA / "traces" / "big_straggler_gpu_w4")
     row = next(row for row in summarise(analysis)["collectives"] if row["bytes"] == 33_554_432)
-    time_us = node.time_us("allreduce", 33_554_432)
+    time_us = node.time_us("allreduce", 33_554_432, 4)
     assert time_us is not None
     analysis = structs.replace(analysis, ceilings=node)
     text = report_html(summarise(analysis), analysis, "job")
