@@ -8,6 +8,7 @@ kernels add up, to at most 1. Input: device records. Output: shares of kernels, 
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,20 @@ import numpy as np
 from rankscope.analysis.core.record_kinds import KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 
+_MOST_SHARES = 1 << 14  # different ones of a trace are few
 WHOLE = 10**12  # a share of 1; fine enough to represent a trace's decimals exactly
 
 
 def shares(values: Iterable[Any]) -> Column:
     """Turn blocks per SM (numbers or text) into shares of the SMs, `WHOLE` = all; `UNKNOWN` if it is not a number."""
-    return np.array([_share(value) for value in values], np.int64)
+    found = list(values)
+    try:
+        return np.array([_share(value) for value in found], np.int64)
+    except TypeError:  # a list or an object where a number belongs
+        return np.array([_share(value if isinstance(value, int | float | str) else None) for value in found], np.int64)
 
 
+@lru_cache(_MOST_SHARES, typed=True)
 def _share(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return UNKNOWN

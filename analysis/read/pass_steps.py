@@ -1,11 +1,12 @@
-"""Reads the steps of a pass from the `steps.parquet` and `rank.json` of its ranks, as numeric columns."""
+"""Reads the steps of a pass from the `steps.parquet` and `rank.json` of its ranks, as numeric columns.
 
-from typing import Any
+Arrow is imported only when steps are read: traces without a run folder have none, and it takes a tenth of a second.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rankscope.analysis.core.parquet import read_parquet
 from rankscope.analysis.core.table import Column
@@ -14,6 +15,9 @@ from rankscope.conf import RunDir
 from rankscope.conf.columns_file import json_of, read_columns
 from rankscope.conf.contract import COUNTED, STEP_COLUMNS
 from rankscope.conf.run_dir import PassDir, RankDir
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _OTHERS = ("host_ahead", "gpu_clock_mhz", "gpu_power_w", "gpu_temperature_c")
 
@@ -46,7 +50,7 @@ def has_steps(rank_dir: RankDir) -> bool:
     return rank_dir.steps.exists() or json_of(rank_dir.steps).exists()
 
 
-def read_steps(rank_dir: RankDir) -> pa.Table:
+def read_steps(rank_dir: RankDir) -> "pa.Table":
     """Read the steps of a rank: as Parquet, or as the rank itself left them if the launcher did not come to it.
 
     It has the columns of `STEP_COLUMNS`; numbers that cannot be are null. Raises `OSError` or `ValueError`.
@@ -64,8 +68,11 @@ def read_steps(rank_dir: RankDir) -> pa.Table:
     return table
 
 
-def _possible(column: pa.ChunkedArray, kind: type) -> pa.ChunkedArray:
+def _possible(column: "pa.ChunkedArray", kind: type) -> "pa.ChunkedArray":
     """Return a column with null for negative times, counts and sizes, and for numbers that no sum can hold."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     least, most = (0, 1 << 62) if kind is int else (-1e30, 1e30)
     found = pc.min_max(column).as_py()
     if kind is int and (found["min"] is None or (least <= found["min"] and found["max"] <= most)):
@@ -88,6 +95,8 @@ def readable(pass_dir: PassDir) -> set[int]:
 
 def read_pass(pass_dir: PassDir, phase: str | None) -> PassSteps | None:
     """Read the steps of one phase (`measured`, `active`; None: all) of every rank of a pass; None if there are none."""
+    import pyarrow as pa
+
     ranks: dict[int, dict[str, Column]] = {}
     info: dict[int, dict[str, Any]] = {}
     numbers: dict[int, Column] = {}

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from rankscope.analysis.read.kineto.fast.scanner import Block
 
 _NO_ARGS = Args()
+_MOST_CATEGORIES = 1024  # a trace has some ten
 CALL_ROW = "call_row"  # in a block: which rows have the columns of collectives
 _COLUMNS = {
     "device": (*DEVICE_COLUMNS, *COLLECTIVE_COLUMNS, CALL_ROW),
@@ -162,7 +164,7 @@ class Builder:
         for column, field in ((stream, "tid"), (device, "pid")):
             if (column == UNKNOWN).any():
                 column[:] = np.where(column == UNKNOWN, integers(getattr(e, field) for e in events), column)
-        activity = np.array([DEVICE[str(event.cat).lower()] for event in events], np.int64)
+        activity = np.array([_activity(event.cat) for event in events], np.int64)
         return self._common(events) | {
             "activity": activity,
             "device": device,
@@ -186,7 +188,7 @@ class Builder:
         return self._common(events) | {
             "thread": self._thread(events),
             "external_id": _external_ids(args),
-            "annotation": np.array([str(event.cat).lower() in ANNOTATION for event in events], np.int64),
+            "annotation": np.array([_annotates(event.cat) for event in events], np.int64),
             **self._collective(args),
         }
 
@@ -245,6 +247,16 @@ class Builder:
 
 HAS_SHAPES = "rankscope_has_shapes"
 _KEPT = ("deviceProperties", "trace_id", "with_stack", "record_shapes", "baseTimeNanoseconds")
+
+
+@lru_cache(_MOST_CATEGORIES)
+def _annotates(category: str) -> bool:
+    return category.lower() in ANNOTATION
+
+
+@lru_cache(_MOST_CATEGORIES)
+def _activity(category: str) -> int:
+    return DEVICE[category.lower()]
 
 
 def _external_ids(args: list[Args]) -> Column:
