@@ -15,9 +15,11 @@ from pathlib import Path
 
 from rankscope.analysis import load
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.options import Options
 from rankscope.analysis.replay.build import build
 from rankscope.analysis.replay.predict import predict
 
+NODE = Path(__file__).parents[1] / "tests" / "data" / "ceilings" / "h100_w4.json"  # of the recordings
 # (recorded job, changes, job that has them)
 PREDICTED = (
     ("big_straggler_gpu_w4", ("rank3.compute=median",), "big_baseline_w4"),
@@ -27,6 +29,9 @@ PREDICTED = (
     ("big_item_sync_w4", ("sync=instant",), "big_baseline_w4"),
     ("big_baseline_w2", ("ranks=4",), "big_baseline_w4"),
     ("big_baseline_w4", ("ranks=2",), "big_baseline_w2"),
+    ("big_baseline_w1", ("ranks=4", "gradient_mb=373.6"), "big_baseline_w4"),
+    ("comm_bound_w1", ("ranks=4", "gradient_mb=1747.4"), "comm_bound_w4"),
+    ("big_strong_w2", ("ranks=4", "compute*0.5"), "big_strong_w4"),
     ("straggler_gpu_w2", ("rank1.compute=median",), "baseline_w2"),
 )
 
@@ -64,7 +69,7 @@ def predictions(shared: Path) -> None:
     errors = []
     for name, changes, then in PREDICTED:
         plain, measured = truth(shared / name), truth(shared / then)
-        found = predict(load(shared / name), changes, plain)
+        found = predict(load(shared / name, options=Options(ceilings=NODE)), changes, plain)
         errors.append(abs(found.predicted_ms / measured - 1))
         interval = f"{found.low_ms:.2f} to {found.high_ms:.2f}"
         numbers = f"{plain:.2f} | {found.predicted_ms:.2f} ({interval}) | {measured:.2f}"

@@ -25,9 +25,16 @@ from rankscope.conf.contract import OK, PARTIAL
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write it to this file; - for stdout.")
 @steps_from_option
 @no_cache_option
+@click.option("--ceilings", type=click.Path(path_type=Path), help="What the node can do, from `rankscope ceilings`.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
 def whatif(
-    path: Path, changes: tuple[str, ...], json_file: Path | None, steps_from: str | None, no_cache: bool, quiet: bool
+    path: Path,
+    changes: tuple[str, ...],
+    json_file: Path | None,
+    steps_from: str | None,
+    no_cache: bool,
+    ceilings: Path | None,
+    quiet: bool,
 ) -> int:
     """Replay the recorded steps of all ranks, and say what decides their length and what CHANGES would bring.
 
@@ -36,7 +43,8 @@ def whatif(
     """
     from rankscope.analysis.replay.predict import predict
 
-    analysis = load(path, options=Options(cache=not no_cache, progress=not quiet, steps_from=steps_from))
+    options = Options(cache=not no_cache, progress=not quiet, steps_from=steps_from, ceilings=ceilings)
+    analysis = load(path, options=options)
     wanted = changes_of(changes, analysis.findings, analysis.world_size, gpu=analysis.on_gpu)
     found = predict(analysis, wanted, analysis.without.step_ms)
     console = Console(stderr=json_file == Path("-"), quiet=quiet)

@@ -19,6 +19,7 @@ from rankscope.analysis.rank.rank_data import NO_STEP, RankData
 from rankscope.analysis.rank.steps import step_at
 from rankscope.analysis.read.rank_trace import launch_of
 from rankscope.analysis.replay import cpu, device
+from rankscope.analysis.replay.gradients import Gradients, buckets
 from rankscope.analysis.replay.graph import NONE, Edges, Graph, Records, Work
 from rankscope.analysis.replay.part import FIELDS, Part
 
@@ -31,8 +32,11 @@ _LINKED = 0.5  # share of records with a launch below which what the host does i
 _BEFORE_END = 0.5  # ns: among points of one time, a record ends before the next starts
 
 
-def build(recording: Recording) -> Graph:
-    """Return the graph of the recorded steps; `AnalysisError` if there is none to build."""
+def build(recording: Recording, gradients: Gradients | None = None) -> Graph:
+    """Return the graph of the recorded steps; `AnalysisError` if there is none to build.
+
+    `gradients`: add all-reduces of them to the only rank. They take no time yet, so the steps stay as they are.
+    """
     steps = recording.steps_judged or recording.steps_analysed
     if not recording.ranks or not steps:
         raise AnalysisError("no complete step was recorded: there is nothing to replay")
@@ -45,6 +49,8 @@ def build(recording: Recording) -> Graph:
     for data in complete:
         builder.add_rank(data)
     builder.add_collectives()
+    if gradients is not None:
+        builder.add_gradients(gradients)
     graph = builder.graph()
     if graph.step_ns(graph.time) <= 0:
         raise AnalysisError("the recorded steps have no length: there is nothing to replay")
@@ -61,6 +67,7 @@ class _Builder:
         self.shared: list[Column] = []  # (row in `calls`, point at which it starts, point at which it ends)
         self.records: dict[str, list[Column]] = {name: [] for name in _RECORD}
         self.words: dict[str, int] = {}
+        self.launched: list[tuple[Table, Column, Part]] = []  # of ranks with a device: records, launching threads
         self.count = self.dropped = 0
         self.reasons: list[str] = []
 
@@ -95,7 +102,9 @@ class _Builder:
             text = "most records do not say which call launched them, so they do not follow what the host does"
             self.reasons.append(f"rank {data.rank}: {text}")
         records = records.with_columns(launched=row, boundary=self._boundary(records))
-        return device.part_of(records, calls, self._on_common(data, data.data_wait))
+        part = device.part_of(records, calls, self._on_common(data, data.data_wait))
+        self.launched.append((records, np.append(calls["thread"], NONE)[row], part))
+        return part
 
     def _cpu_part(self, data: RankData, records: Table) -> Part:
         """Return the part of a rank without a device: from the first recorded step to the last."""
@@ -146,6 +155,33 @@ class _Builder:
         self._add_edges(
             source=start, target=end, weight=times[end] - times[start], work=Work.TRANSFER, keep=~after, **of_row
         )
+
+    def add_gradients(self, gradients: Gradients) -> None:
+        """Add the all-reduces of gradients to the only rank, each of them after the one before."""
+        if len(self.recording.ranks) > 1 or not self.launched:
+            raise AnalysisError("gradient_mb: adds all-reduces only to a recording of one rank with a device")
+        ((records, thread, part),) = self.launched
+        rank = self.recording.ranks[0].rank
+        found = buckets(records, thread, self.steps, gradients)
+        count = len(found.step)
+        last = np.flatnonzero(np.append(found.step[1:] != found.step[:-1], True))
+        follows = np.setdiff1d(np.arange(count), np.append(0, last[:-1] + 1))
+        ready = part.time[part.finishes[found.after]]
+        # An all-reduce takes 1 ns, so that its end comes after its start.
+        start = np.maximum.accumulate(ready - 2 * np.arange(count)) + 2 * np.arange(count)
+        starts, ends = self.count + np.arange(count), self.count + count + np.arange(count)
+        self._add_points(np.concatenate([start, start + 1]), rank, np.full(2 * count, NONE))
+        waits = last[found.before[last] != NONE]
+        waits = waits[part.time[part.starts[found.before[waits]]] > start[waits] + 1]
+        of_call = {"bytes": found.bytes, "call": np.arange(count), "step": found.step}
+        of_call["name"] = np.full(count, self._coded(["allreduce"])[0])
+        sources = (part.finishes[found.after], ends[follows - 1], starts, ends[waits])
+        targets = (starts, starts[follows], ends, part.starts[found.before[waits]])
+        for source, target, rows in zip(sources, targets, (slice(None), follows, slice(None), waits), strict=True):
+            work = Work.TRANSFER if source is starts else Work.ORDER
+            weight, one = np.full(len(source), int(work == Work.TRANSFER)), np.ones(len(source), np.int64)
+            own = {name: column[rows] for name, column in of_call.items()}
+            self._add_edges(source=source, target=target, weight=weight, work=work, rank=rank * one, size=one, **own)
 
     def _add_edges(self, *, keep: Column | None = None, work: Work, **columns: Column) -> None:
         size = len(columns["source"])

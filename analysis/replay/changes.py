@@ -26,8 +26,11 @@ _FORM = re.compile(
     r"(?:ranks?(?P<ranks>\d+(?:[-,]\d+)*)\.)?(?P<what>[a-z]+|kernel:.+?)"
     r"(?P<how>=median|=instant|\*\d+(?:\.\d+)?|\+\d+(?:\.\d+)?(?:ms)?)$"
 )
-_JOB = re.compile(r"(?P<key>ranks|bucket_cap_mb)=(?P<value>\d+(?:\.\d+)?)$")
-EXAMPLES = "rank1.compute=median, loader=instant, transfer*0.5, host*0.8, kernel:REGEX*0.5, bucket_cap_mb=50, ranks=8"
+_JOB = re.compile(r"(?P<key>ranks|bucket_cap_mb|gradient_mb|busbw_GBs|alpha_us)=(?P<value>\d+(?:\.\d+)?)$")
+EXAMPLES = (
+    "rank1.compute=median, loader=instant, transfer*0.5, host*0.8, kernel:REGEX*0.5, bucket_cap_mb=50, ranks=8, "
+    "busbw_GBs=40, gradient_mb=500"
+)
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +45,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobChange(msgspec.Struct, frozen=True, kw_only=True):
-    """A change of the job's shape: the number of ranks, or the size of the buckets."""
+    """A change of the job's shape: ranks, buckets, network, or all-reduces that one rank alone does not have."""
 
     text: str
     key: str

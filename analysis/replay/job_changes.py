@@ -1,47 +1,131 @@
-"""Changes of the shape of a job: more or fewer ranks, larger buckets.
+"""Changes of the shape of a job: more or fewer ranks, larger buckets, another network, gradients of one rank reduced.
 
-Input: a change and a graph. Output: the new weights of the edges.
+Input: changes and a graph. Output: the new weights of the edges.
 """
 
+from collections.abc import Sequence
+
+import msgspec
 import numpy as np
 
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import UNKNOWN, Column
-from rankscope.analysis.replay.changes import JobChange
+from rankscope.analysis.measure.ceilings import Ceilings
+from rankscope.analysis.replay.changes import Change, JobChange
+from rankscope.analysis.replay.gradients import USUAL_BUCKET, Gradients
 from rankscope.analysis.replay.graph import NONE, Graph, Work
 from rankscope.conf.contract import bus_factor
 
 _MB = 1 << 20  # of DDP's bucket_cap_mb
 
 
-def apply_to_job(graph: Graph, change: JobChange, weight: Column) -> Column:
-    """Return the weights after a change of the job's shape; `AnalysisError` if the recording cannot tell."""
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job would be like; None: as recorded."""
+
+    text: str
+    ranks: float | None = None
+    bucket_cap_mb: float | None = None
+    gradient_mb: float | None = None
+    busbw_GBs: float | None = None
+    alpha_us: float | None = None  # of a collective, whatever its size
+
+    @property
+    def gradients(self) -> Gradients | None:
+        """The gradients to reduce, if the recording does not reduce them."""
+        if self.gradient_mb is None:
+            return None
+        return Gradients(megabytes=self.gradient_mb, bucket_cap_mb=self.bucket_cap_mb or USUAL_BUCKET)
+
+
+def job_of(changes: Sequence[Change | JobChange]) -> Job | None:
+    """Return what the changes say about the job; None if they say nothing about it."""
+    own = [change for change in changes if isinstance(change, JobChange)]
+    if not own:
+        return None
+    job = Job(text=" ".join(change.text for change in own), **{change.key: change.value for change in own})
+    for key in ("ranks", "bucket_cap_mb", "gradient_mb", "busbw_GBs"):
+        if getattr(job, key) == 0:
+            raise AnalysisError(f"{key}=0: a job needs more than that")
+    if job.alpha_us is not None and job.busbw_GBs is None:
+        raise AnalysisError("alpha_us: say the bandwidth, too: busbw_GBs=300")
+    if job.gradient_mb is not None and (job.ranks is None or job.ranks < 2):
+        raise AnalysisError("gradient_mb: say for how many ranks: ranks=4")
+    return job
+
+
+def apply_to_job(graph: Graph, job: Job, weight: Column, ceilings: Ceilings | None) -> Column:
+    """Return the weights for this job; `AnalysisError` if the recording cannot tell."""
     rows = np.flatnonzero((graph.edges.work == Work.TRANSFER) & (graph.edges.call != NONE))
     if not len(rows):
-        raise AnalysisError(f"{change.text}: no collective with known partners was recorded")
-    return (_with_ranks if change.key == "ranks" else _with_buckets)(graph, change, weight, rows)
+        raise AnalysisError(
+            f"{job.text}: no collective with known partners was recorded; if this is one rank, say what a step of the "
+            "larger job would reduce: gradient_mb=500 for 500 MB of gradients"
+        )
+    weight = weight.astype(float)
+    ranks = _ranks_of(graph, job, rows)
+    if job.busbw_GBs is not None:
+        weight[rows] = _over_network(graph, job, rows, ranks)
+    elif job.gradient_mb is not None:
+        weight[rows] = _measured(graph, job, rows, ranks, ceilings)
+    elif job.ranks is not None:
+        weight[rows] *= _scaled(graph, rows, ranks)
+    if job.bucket_cap_mb is not None and job.gradient_mb is None:
+        weight = _with_buckets(graph, job.text, job.bucket_cap_mb, weight, rows)
+    return weight
 
 
-def _with_ranks(graph: Graph, change: JobChange, weight: Column, rows: Column) -> Column:
-    """Scale every transfer by what its algorithm moves over each link: the same bus bandwidth with other ranks.
+def _ranks_of(graph: Graph, job: Job, rows: Column) -> Column:
+    """Return how many ranks each collective would have: groups grow with the job."""
+    recorded = len(np.unique(graph.records.rank))
+    size = graph.edges.size[rows]
+    return size if job.ranks is None else np.maximum(np.rint(size * job.ranks / recorded), 1)
 
-    Groups grow with the job. Work outside collectives stays as it is, as in weak scaling.
+
+def _scaled(graph: Graph, rows: Column, ranks: Column) -> Column:
+    """Return by what each transfer is multiplied, if its algorithm has the same bus bandwidth with other ranks.
+
+    Work outside collectives stays as it is, as in weak scaling.
     """
-    job = len(np.unique(graph.records.rank))
     factors = np.ones(len(rows))
-    for at, row in enumerate(rows.tolist()):
-        kind, size = graph.names[graph.edges.name[row]], int(graph.edges.size[row])
-        later = max(round(size * change.value / job), 1)
-        before, after = bus_factor(kind, size), bus_factor(kind, later)
+    for at, (row, later) in enumerate(zip(rows.tolist(), ranks.tolist(), strict=True)):
+        kind = graph.names[graph.edges.name[row]]
+        before, after = bus_factor(kind, int(graph.edges.size[row])), bus_factor(kind, int(later))
         if before and after is not None:
             factors[at] = after / before
-    result = weight.astype(float)
-    result[rows] *= factors
-    return result
+    return factors
 
 
-def _with_buckets(graph: Graph, change: JobChange, weight: Column, rows: Column) -> Column:
+def _over_network(graph: Graph, job: Job, rows: Column, ranks: Column) -> Column:
+    """Return the transfers (ns) over a network of this bandwidth: a constant, and bytes times bus factor over it."""
+    sizes = graph.edges.bytes[rows]
+    if (sizes == UNKNOWN).any() or not job.busbw_GBs:
+        raise AnalysisError(f"{job.text}: the sizes of some collectives were not recorded, so their time is unknown")
+    kinds = [graph.names[code] for code in graph.edges.name[rows].tolist()]
+    factors = np.array([bus_factor(kind, int(count)) for kind, count in zip(kinds, ranks.tolist(), strict=True)])
+    return np.asarray((job.alpha_us or 0.0) * 1e3 + sizes * factors / job.busbw_GBs)
+
+
+def _measured(graph: Graph, job: Job, rows: Column, ranks: Column, ceilings: Ceilings | None) -> Column:
+    """Return the transfers (ns) as the node's measured ceilings say; small ones take as long as the smallest one."""
+    if ceilings is None or ceilings.latency_us("allreduce", int(ranks[0])) is None:
+        raise AnalysisError(
+            f"{job.text}: how fast {int(ranks[0])} ranks reduce is unknown; measure it (rankscope ceilings "
+            f"world_size={int(ranks[0])}) and give --ceilings FILE, or say it: busbw_GBs=300 alpha_us=30"
+        )
+    found = {size: _time_us(ceilings, size, int(ranks[0])) for size in np.unique(graph.edges.bytes[rows]).tolist()}
+    return np.array([found[size] * 1e3 for size in graph.edges.bytes[rows].tolist()])
+
+
+def _time_us(ceilings: Ceilings, size: int, ranks: int) -> float:
+    measured = ceilings.collectives["allreduce"]
+    least, most = measured[0], measured[-1]
+    if size > most[0]:
+        return most[1] * size / most[0]
+    return ceilings.time_us("allreduce", max(size, least[0]), ranks) or least[1]
+
+
+def _with_buckets(graph: Graph, text: str, cap_mb: float, weight: Column, rows: Column) -> Column:
     """Join consecutive all-reduces of a step to buckets of at most this size; the last one of each does all the work.
 
     The time of a bucket follows from a line through the recorded ones: a constant and the time per byte.
@@ -50,15 +134,15 @@ def _with_buckets(graph: Graph, change: JobChange, weight: Column, rows: Column)
     reduces = rows[[graph.names[code] == "allreduce" for code in edges.name[rows].tolist()]]
     reduces = reduces[(edges.bytes[reduces] != UNKNOWN) & np.isin(edges.step[reduces], graph.steps)]
     if not len(reduces):
-        raise AnalysisError(f"{change.text}: no all-reduce of known size was recorded")
+        raise AnalysisError(f"{text}: no all-reduce of known size was recorded")
     line = _line(edges.bytes[reduces], weight[reduces])
     if line is None:
-        raise AnalysisError(f"{change.text}: all recorded buckets have one size, so how time grows with it is unknown")
+        raise AnalysisError(f"{text}: all recorded buckets have one size, so how time grows with it is unknown")
     constant, per_byte = line
-    cap = change.value * _MB
+    cap = cap_mb * _MB
     if cap < edges.bytes[reduces].max():
         raise AnalysisError(
-            f"{change.text}: the job has buckets of {edges.bytes[reduces].max() / _MB:.0f} MB, and when a part of one "
+            f"{text}: the job has buckets of {edges.bytes[reduces].max() / _MB:.0f} MB, and when a part of one "
             "would be ready was not recorded; give a larger size"
         )
     result = weight.astype(float)

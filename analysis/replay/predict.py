@@ -9,17 +9,20 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.replay import contention
 from rankscope.analysis.replay.build import build
-from rankscope.analysis.replay.changes import Change, JobChange, apply, parse
+from rankscope.analysis.replay.changes import Change, apply, parse
 from rankscope.analysis.replay.critical_path import Share, path, shares, slack
+from rankscope.analysis.replay.gradients import Gradients
 from rankscope.analysis.replay.graph import Graph, Work
-from rankscope.analysis.replay.job_changes import apply_to_job
+from rankscope.analysis.replay.job_changes import Job, apply_to_job, job_of
 
 _NS_PER_MS = 1e6
 _SAME = 0.03  # a traced step this close to the plain one differs by chance or by other than the host
 _HALVINGS = 12
+_HOST_DECIDES = 0.2  # of the critical path
 _WRONG_BY = 0.03  # see docs/whatif.md: by how much predictions missed measured steps
 _T = 2.0
 
@@ -52,19 +55,22 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     host_factor: float | None
     notes: list[str]
 
-    def run(self, changes: Sequence[Change | JobChange] = ()) -> tuple[Graph, Column, Column]:
-        """Return the graph, the times and the weights after changes."""
+    def run(
+        self, changes: Sequence[Change] = (), job: Job | None = None, ceilings: Ceilings | None = None
+    ) -> tuple[Graph, Column, Column]:
+        """Return the graph, the times and the weights in another job, after changes."""
         weight = self.undisturbed
+        if job is not None:
+            weight = apply_to_job(self.graph, job, weight, ceilings)
         for change in changes:
-            change_of = apply if isinstance(change, Change) else apply_to_job
-            weight = change_of(self.graph, change, weight)  # type: ignore[arg-type]
+            weight = apply(self.graph, change, weight)
         times, weight = contention.replay(self.graph, weight, self.slow)
         return self.graph, times, weight
 
 
-def replay(recording: Recording, plain_ms: float | None = None) -> Replayed:
+def replay(recording: Recording, plain_ms: float | None = None, gradients: Gradients | None = None) -> Replayed:
     """Build the graph and scale the host's work so that the replayed step is the plain one, if that is shorter."""
-    graph = build(recording)
+    graph = build(recording, gradients)
     slow = contention.slowdown(graph)
     weight = contention.undisturbed(graph, slow)
     factor, notes = None, list(graph.reasons)
@@ -83,13 +89,18 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
 
     Raises `AnalysisError` if there are no steps to replay, or if a change cannot be read or concerns nothing recorded.
     """
-    wanted = [parse(text) for text in changes]
-    replayed = replay(recording, plain_ms)
+    parsed = [parse(text) for text in changes]
+    wanted, job = [change for change in parsed if isinstance(change, Change)], job_of(parsed)
+    replayed = replay(recording, plain_ms, None if job is None else job.gradients)
     graph, times, weight = replayed.run()
-    _, after, changed = replayed.run(wanted)
+    _, after, changed = replayed.run(wanted, job, recording.ceilings)
     traced = graph.step_ns(graph.time) / _NS_PER_MS
     measured = traced if plain_ms is None else plain_ms
     predicted = measured * graph.step_ns(after) / graph.step_ns(times)
+    notes = list(replayed.notes)
+    shares_after = shares(graph, path(graph, after, changed), by_rank=True)
+    if changes and recording.on_gpu and replayed.host_factor is None and _host_share(shares_after) > _HOST_DECIDES:
+        notes.append("then the host decides; its recorded work contains the profiler's, so the step may be shorter")
     spread = max(_standard_error(graph, times, after) * _T, _WRONG_BY) if changes else 0.0
     return Prediction(
         changes=list(changes),
@@ -103,10 +114,16 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
         low_ms=predicted * (1 - spread),
         high_ms=predicted * (1 + spread),
         before=_scaled(shares(graph, path(graph, times, weight), by_rank=True), measured),
-        after=_scaled(shares(graph, path(graph, after, changed), by_rank=True), predicted),
+        after=_scaled(shares_after, predicted),
         slack=slack(graph, times, weight),
-        notes=replayed.notes,
+        notes=notes,
     )
+
+
+def _host_share(found: list[Share]) -> float:
+    """Return the share of the critical path that is the host's work."""
+    host = sum(share.ms for share in found if share.work in ("host", "launch"))
+    return host / max(sum(share.ms for share in found), 1e-9)
 
 
 def _scaled(found: list[Share], step_ms: float) -> list[Share]:

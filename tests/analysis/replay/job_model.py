@@ -30,6 +30,7 @@ class Job:
     host: int = 20 * US  # between launches
     transfer: int = 2 * MS
     synchronises: bool = False  # at the end of each step
+    reduces: bool = True  # False: one rank without DDP
     copy: int = 0  # of a batch from pageable memory: the call returns with its end
     started: tuple[int, ...] = field(default=())
 
@@ -61,6 +62,7 @@ class _Rank:
     def __init__(self, rank: int, job: Job) -> None:
         self.rank, self.job = rank, job
         self.host = job.started[rank]
+        self.thread = 4242
         self.free = {7: 0, 20: 0}  # stream -> when its last record ended
         self.events: list[dict[str, Any]] = []
         self.correlation = 0
@@ -76,7 +78,7 @@ class _Rank:
         began = self.host
         self.correlation += 1
         self.host += _CALL
-        self.event("cuda_runtime", name, began, self.host, 4242, correlation=self.correlation)
+        self.event("cuda_runtime", name, began, self.host, self.thread, correlation=self.correlation)
         return began
 
     def kernel(self, name: str, took: int, after: int = 0) -> int:
@@ -142,15 +144,18 @@ def _step(job: Job, ranks: list[_Rank], step: int) -> int:
     for bucket in range(job.buckets):
         starts = []
         for rank in ranks:
+            rank.thread = 4343  # autograd's
             for number in range(job.kernels):
                 rank.kernel(f"backward_{bucket}_{number}", job.compute[rank.rank])
-            starts.append(rank.arrive())
-        end = max(starts) + job.transfer
-        for rank, start in zip(ranks, starts, strict=True):
-            rank.reduce(start, end, job.world)
+            if job.reduces:
+                starts.append(rank.arrive())
+        for rank, start in zip(ranks, starts, strict=True) if job.reduces else ():
+            rank.reduce(start, max(starts) + job.transfer, job.world)
     last = 0
     for rank, start in zip(ranks, began, strict=True):
-        rank.call("cudaStreamWaitEvent")
+        rank.thread = 4242
+        if job.reduces:
+            rank.call("cudaStreamWaitEvent")
         ended = rank.kernel("optimizer", job.compute[rank.rank], after=rank.free[20] + _BETWEEN)
         if job.synchronises:
             begun = rank.host + job.host

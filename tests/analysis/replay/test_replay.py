@@ -13,6 +13,7 @@ from rankscope.analysis.commands.whatif import main
 from rankscope.analysis.core.intervals import EMPTY
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Table
+from rankscope.analysis.options import Options
 from rankscope.analysis.replay import cpu
 from rankscope.analysis.replay.build import build
 from rankscope.analysis.replay.changes import parse
@@ -110,6 +111,31 @@ def test_a_change_brings_what_the_job_does_with_it(seed: int, tmp_path: Path) ->
         assert found.predicted_ms == pytest.approx(truth / MS, rel=0.02), (change, recorded)
 
 
+@pytest.mark.parametrize("seed", SEEDS[:4])
+def test_a_recording_of_one_rank_predicts_the_data_parallel_job(seed: int, tmp_path: Path) -> None:
+    """Buckets of 1 MiB, each of which four ranks reduce in `transfer`: 1.5 times the bytes over the bus, and a rest."""
+    many = replace(random_job(seed), world=4, compute=(300 * US,) * 4, loader=(50 * US,) * 4, started=(0,) * 4)
+    one = replace(many, world=1, compute=(300 * US,), loader=(50 * US,), started=(0,), reduces=False)
+    before, truth = simulate(one, tmp_path), simulate(many)
+    recording = load(tmp_path)
+    rest_us = many.transfer / US - 1.5 * 1.048576
+    gradients = f"gradient_mb={many.buckets * 1.048576}"
+    found = predict(recording, ["ranks=4", gradients, "bucket_cap_mb=1", "busbw_GBs=1000", f"alpha_us={rest_us}"])
+    assert found.step_ms == pytest.approx(before / MS, rel=0.001)
+    assert found.predicted_ms == pytest.approx(truth / MS, rel=0.02)
+    with pytest.raises(AnalysisError, match="how fast 4 ranks reduce is unknown"):
+        predict(recording, ["ranks=4", gradients])
+    with pytest.raises(AnalysisError, match="say for how many ranks"):
+        predict(recording, [gradients])
+
+
+def test_one_gpu_predicts_four() -> None:
+    """Unprofiled steps on H100s; 436.8 million parameters of four bytes; the all-reduces of the node (h100_w4.json)."""
+    recording = load(DATA / "one_rank" / "comm_bound_w1", options=Options(ceilings=DATA / "ceilings" / "h100_w4.json"))
+    found = predict(recording, ["ranks=4", "gradient_mb=1747.4"], 16.83)
+    assert found.predicted_ms == pytest.approx(24.26, rel=0.08)
+
+
 def test_more_ranks_and_larger_buckets(tmp_path: Path) -> None:
     simulate(Job(world=2, transfer=5 * MS), tmp_path)
     recording = load(tmp_path)
@@ -119,6 +145,13 @@ def test_more_ranks_and_larger_buckets(tmp_path: Path) -> None:
         predict(recording, ["bucket_cap_mb=100"])
     merged = predict(load(DATA / "traces" / "comm_bound_w4"), ["bucket_cap_mb=4000"])
     assert merged.predicted_ms > merged.step_ms  # one bucket cannot overlap with backward
+
+
+def test_a_prediction_that_rests_on_the_profiled_host_says_so() -> None:
+    """With a tenth of the compute, what decides is the host, which the profiler slows."""
+    recording = load(DATA / "traces" / "big_baseline_w4")
+    assert any("contains the profiler's" in note for note in predict(recording, ["compute*0.1"], 55.81).notes)
+    assert predict(recording, ["compute*1.1"], 55.81).notes == []
 
 
 def test_on_a_cpu_a_collective_ends_when_the_thread_goes_on() -> None:
