@@ -185,7 +185,9 @@ def _words(cause: Cause, item: Pending | None, ranks: Sequence[int], left: Left)
     if cause == "missing_rank":
         lines.insert(0, f"{_named(ranks)} did not come to {call}.")
     elif cause == "no_dump":
-        lines.insert(0, f"{_named(ranks)} left no dump, and {call} lacks them: they crashed, or do not answer.")
+        one = len(ranks) == 1
+        how = "it crashed, or does not answer" if one else "they crashed, or do not answer"
+        lines.insert(0, f"{_named(ranks)} left no dump, and {call} lacks {'it' if one else 'them'}: {how}.")
     elif item.odd:
         how = "made calls in another order:" if cause == "different_order" else "called"
         told = f"{_named(item.odd)} {how} {item.odd_kind} as number {item.seq}"

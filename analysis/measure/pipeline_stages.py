@@ -60,17 +60,23 @@ def pipelines(recording: Recording) -> list[Pipeline]:
 
 
 def _messages(recording: Recording) -> Table:
-    """Return the receives of the analysed steps with the rank that sent each (`sender`) and when (`sent`)."""
+    """Return the receives of the analysed steps with the rank that sent each (`sender`) and when (`sent`).
+
+    A batch that sends and receives at once is a receive on both of its ranks.
+    """
     calls = recording.calls
-    rows = np.flatnonzero(
-        of_kind(calls) & (calls["wait_ns"] != UNKNOWN) & np.isin(calls["step"], recording.steps_analysed)
-    )
+    known = of_kind(calls) & (calls["wait_ns"] != UNKNOWN) & np.isin(calls["step"], recording.steps_analysed)
+    rows = np.flatnonzero(known)
     sends = calls.where("kind", lambda word: word == "send")
-    sender = {int(calls["call"][row]): row for row in rows[sends[rows]].tolist()}
-    receives = [row for row in rows[~sends[rows]].tolist() if int(calls["call"][row]) in sender]
-    sent = np.array([sender[int(calls["call"][row])] for row in receives], np.int64)
-    found = calls.take(np.array(receives, np.int64))
-    return found.with_columns(sender=calls["rank"][sent], sent=calls["start_ns"][sent])
+    of_call: defaultdict[int, list[int]] = defaultdict(list)
+    for row in rows.tolist():
+        of_call[int(calls["call"][row])].append(row)
+    pairs = [(row, other) for own in of_call.values() for row in own for other in own if row != other]
+    pairs = [(row, other) for row, other in pairs if not sends[row]]
+    receives, sent = np.array(pairs, np.int64).reshape(-1, 2).T
+    order = np.argsort(receives, kind="stable")
+    found = calls.take(receives[order])
+    return found.with_columns(sender=calls["rank"][sent[order]], sent=calls["start_ns"][sent[order]])
 
 
 def _connected(messages: Table) -> list[list[int]]:
@@ -165,7 +171,8 @@ def _last_forward(receives: Table, coming: Column, recording: Recording, rank: i
     if coming.any():
         return int(receives["end"][coming].max())
     calls = recording.calls
-    sends = calls.where("kind", lambda word: word == "send") & (calls["rank"] == rank) & (calls["step"] == step)
+    sends = calls.where("kind", lambda word: word in ("send", "sendrecv"))
+    sends &= (calls["rank"] == rank) & (calls["step"] == step)
     return int(calls["start"][sends].max(initial=UNKNOWN)) if sends.any() else int(receives["end"].max())
 
 

@@ -17,6 +17,7 @@ from rankscope.analysis.core.collective_kinds import (
 from rankscope.analysis.core.kernel_families import family
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL, MEMCPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
+from rankscope.analysis.rank.batches import batches, described, operations
 from rankscope.analysis.read.rank_trace import COLLECTIVE_COLUMNS, end_of
 
 _NESTING = 8  # nested records and those of other threads that may lie between a launch and the record around it
@@ -36,6 +37,7 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
     for name in COLLECTIVE_COLUMNS:
         columns[name][bare[found]] = _recode(table, host, name)[described[found]]
     columns["described"][bare[found]] = 1
+    _describe_batches(columns, table, is_comm, bare[~found], host)
     _fill_sizes(columns, table, bare[~found], host)
     named = host.where("name", launches_collective)
     annotation = _launching_record(table, bare, host, named)
@@ -44,6 +46,22 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
     hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
     added = {"hint": hint, "inside": inside}
     return Table({**table.columns, **columns, **added}, {**table.words, "hint": host.words["name"]})
+
+
+def _describe_batches(columns: dict[str, Column], table: Table, is_comm: Column, rows: Column, host: Table) -> None:
+    """Give kernels that a batch launched what its operations have in common."""
+    ranges = batches(host)
+    if not len(ranges) or not len(rows):
+        return
+    records = np.flatnonzero(host["collective"] >= 0)
+    launched = innermost(table["launch_start"][is_comm], table["launch_thread"][is_comm], host, records)
+    of_range = operations(host, ranges, launched[launched >= 0])
+    around = innermost(table["launch_start"][rows], table["launch_thread"][rows], host, ranges)
+    for row, batch in zip(rows.tolist(), around.tolist(), strict=True):
+        if batch in of_range:
+            for name, value in described(host, of_range[batch]).items():
+                columns[name][row] = value
+            columns["described"][row] = 1
 
 
 def _launched_inside(table: Table, host: Table, is_comm: Column) -> Column:

@@ -3,6 +3,8 @@
 Comes in: `Recording` with its run folder. Goes out: `Unprofiled` and notices; nulls and a notice without a plain pass.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +23,7 @@ from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.measure.stragglers import NO_COLLECTIVE
 from rankscope.analysis.read import pass_steps
+from rankscope.analysis.read.run_settings import rank_infos
 from rankscope.analysis.verify import plain_pass
 from rankscope.analysis.verify.overhead import Interval, ratio_interval
 from rankscope.conf import ConfigError, RunConfig, RunDir, load_config
@@ -89,6 +92,7 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     window = None if plain is None else Window.of(plain)
     cpu = None if window is None else CpuUse.of(window)
     notices += _shared_cores(cpu, recording.options.limits)
+    notices += _shared_devices(rank_infos(run_dir))
     traced_ns = slowed[recording.profiler]
     verdict, calls, slow = _job(run_dir, window, recording.options.limits)
     verdict = (
@@ -197,6 +201,30 @@ def _shared_cores(cpu: CpuUse | None, limits: Limits) -> list[Notice]:
     )
     got = {str(rank): round(share, 4) for rank, share in cpu.got.items()}
     return [Notice(kind="cores_shared", message=text, details={"cpu_got": got})]
+
+
+_NAMED = 16  # ranks
+
+
+def _shared_devices(infos: Sequence[dict[str, Any]]) -> list[Notice]:
+    """Return what has to be said when ranks use one GPU together."""
+    ranks: defaultdict[str, list[int]] = defaultdict(list)
+    for info in infos:
+        if isinstance(info.get("device_uuid"), str):
+            ranks[info["device_uuid"]].append(info["rank"])
+    shared = sorted(own for own in ranks.values() if len(own) > 1)
+    if not shared:
+        return []
+    who = ", ".join(map(str, shared[0][:_NAMED]))
+    text = (
+        f"ranks {who} share one GPU{_more(len(shared) - 1)}: they take turns on it, so their kernels last longer, "
+        "collectives do not end together, and who is late changes"
+    )
+    return [Notice(kind="devices_shared", message=text, details={"ranks": shared})]
+
+
+def _more(count: int) -> str:
+    return f" (and {count} more GPU{'s' if count > 1 else ''} are shared)" if count else ""
 
 
 def _config(recording: Recording) -> tuple[RunConfig | None, list[Notice]]:

@@ -17,6 +17,8 @@ from rankscope.harness.group.process_group import RankContext
 
 _PATIENCE_S = 2.0  # NCCL's watchdog reads the events of completed collectives with a delay
 _POLL_S = 0.1
+_BATCH = ":coalesced"
+_COMMON = ("is_p2p", "p2p_seq_id", "input_dtypes", "output_dtypes")  # of the operations of a batch
 
 
 def why_not(context: RankContext) -> str | None:
@@ -62,10 +64,10 @@ class TimedCollectives:
     def stop(self) -> None:
         """Read the record; the device is idle."""
         deadline = time.monotonic() + _PATIENCE_S
-        entries = self._entries()
+        entries = with_batches(self._entries())
         while any("duration_ms" not in item for item in entries) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-            entries = self._entries()
+            entries = with_batches(self._entries())
         untimed = sum("duration_ms" not in item for item in entries)
         if untimed:
             self.notes.append(f"{untimed} of {len(entries)} collectives have no duration in NCCL's record")
@@ -85,6 +87,37 @@ class TimedCollectives:
         # It comes from this process's own memory, so unpickling it is safe.
         record = pickle.loads(torch._C._distributed_c10d._dump_nccl_trace(True, False, False))  # type: ignore[attr-defined]
         return [item for item in record["entries"] if item["time_created_ns"] >= self._since_ns]
+
+
+def with_batches(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one entry for each batch, with what its operations have in common and the sizes of all of them.
+
+    NCCL's recorder has an entry for each send and receive of a batch, which is never timed, and after them one for the
+    batch, which is.
+    """
+    found: list[dict[str, Any]] = []
+    waiting: dict[str, list[dict[str, Any]]] = {}
+    for entry in entries:
+        group = _group(entry)
+        if entry["profiling_name"].endswith(_BATCH):
+            found.append(_batch(entry, waiting.pop(group, [])))
+        elif entry.get("is_p2p") and "duration_ms" not in entry:
+            waiting.setdefault(group, []).append(entry)
+        else:
+            found.append(entry)
+    alone = [entry for own in waiting.values() for entry in own]
+    return sorted(found + alone, key=lambda entry: int(entry["time_created_ns"]))
+
+
+def _batch(entry: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]:
+    if not parts:
+        return entry
+    names = {part["profiling_name"] for part in parts}
+    common = {
+        key: parts[0][key] for key in ("is_p2p", "p2p_seq_id", "input_dtypes", "output_dtypes") if key in parts[0]
+    }
+    sizes = {key: [size for part in parts for size in part.get(key) or ()] for key in ("input_sizes", "output_sizes")}
+    return entry | common | sizes | {"profiling_name": names.pop() if len(names) == 1 else entry["profiling_name"]}
 
 
 def _group(entry: dict[str, Any]) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from rankscope.analysis.commands.hang import main
 
+DATA = Path(__file__).parents[1] / "data"
 CASES = {
     "loader": ("missing_rank", [1], "did not come to all_reduce number 4"),
     "crashed": ("no_dump", [1], "left no dump"),
@@ -41,6 +42,25 @@ def test_the_blocking_rank_is_named(case: str, form: str, tmp_path: Path) -> Non
     assert status == (3 if case == "crashed" else 0)
     if case == "loader":
         assert "hang_job.py" in found["places"]["1"] and "wait_for_a_batch" in found["places"]["1"]
+
+
+@pytest.mark.parametrize(
+    ("case", "cause", "ranks"),
+    [
+        ("missing", "missing_rank", [1]),
+        ("loader", "missing_rank", [1]),
+        ("order", "different_order", [0, 1]),
+        ("sizes", "different_call", [0, 1]),
+        ("crash", "no_dump", [1]),
+    ],
+)
+def test_what_the_watchdog_of_nccl_left(case: str, cause: str, ranks: list[int], tmp_path: Path) -> None:
+    """Dumps of NCCL 2.28 and torch 2.11: the fourth collective of two ranks does not end (tests/data/hangs)."""
+    status = main([str(DATA / "hangs" / case), "--json", str(tmp_path / "found.json"), "--quiet"])
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["cause"], found["ranks"]) == (cause, ranks)
+    assert "all_reduce number 4" in " ".join(found["lines"])
+    assert status == (3 if case == "crash" else 0)
 
 
 def test_a_pickle_that_is_a_program_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
