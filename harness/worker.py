@@ -43,8 +43,7 @@ def main(arguments: list[str]) -> None:
     log_to(rank_dir)
     answer_for_stacks(rank_dir)
     answer_for_dumps(rank_dir)
-    if "timed" in names:
-        keep_record()
+    keep_record()  # for timed collectives, and to say what a job that hangs waits for
     recording = Recording(run_dir, names, rank)
     # Ctrl-C goes to the launcher, which sends SIGTERM: a script's own KeyboardInterrupt stays its own
     signals = (signal.SIGTERM,) if recording.config.script is not None else SIGNALS

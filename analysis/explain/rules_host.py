@@ -41,9 +41,14 @@ def _gap(short_kernels: bool) -> Callable[[Facts, Limits], Claim | None]:
         if not facts.gpu or facts.activity is None:
             return None if short_kernels else _gap_on_cpu(facts, limits)
         kernel, launch = facts.mean("kernel_ns") / max(1.0, facts.mean("kernels")), facts.mean("launch_p50_ns")
-        if short_kernels != (bool(launch) and 0 < kernel < launch):
+        short = bool(launch) and 0 < kernel < launch
+        if short_kernels and not short:
             return None
         gaps = np.maximum(0, gaps - facts.activity["sync_idle_ns"] - facts.activity["malloc_idle_ns"])
+        pauses = np.maximum(0, facts.activity["long_idle_ns"] - facts.activity["sync_idle_ns"])
+        pauses = np.minimum(gaps, pauses)  # no launch explains them
+        if short:
+            gaps = gaps - pauses if short_kernels else pauses
         evidence = {"kernel_mean_us": round(kernel / 1000, 2), "launch_us": round(launch / 1000, 2)}
         if facts.ceilings is not None and facts.ceilings.launch_us:
             evidence["ceiling_launch_us"] = facts.ceilings.launch_us
@@ -106,7 +111,8 @@ RULES = (
         id="host_bound_launch",
         says="kernels are shorter than their launch",
         seen_in="host_gap",
-        based_on="host gap, and mean kernel against the median time from one launch to the next",
+        based_on="host gap without pauses of the device longer than 1 ms and 20 launches; mean kernel against the "
+        "median time from one launch to the next",
         check=_gap(short_kernels=True),
         advice=Advice(_LONGER_KERNELS, ("compile=reduce-overhead",)),
         variants={

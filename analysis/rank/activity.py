@@ -21,9 +21,10 @@ from rankscope.analysis.read.rank_trace import Where, end_of
 ACTIVITY = (
     "step", "kernels", "kernel_ns", "kernel_p50_ns", "launch_p50_ns", "matmul_ns", "tensor_ns", "tensor_unknown_ns",
     "unknown_ns", "h2d_ns", "d2h_ns", "on_device_ns", "pageable_ns", "mallocs", "malloc_idle_ns", "syncs",
-    "sync_idle_ns",
+    "sync_idle_ns", "long_idle_ns",
 )  # fmt: skip
 SYNCS = ("step", "call", "operator", "range", "function", "count", "wait_ns", "idle_ns")
+_LONG, _LONG_NS = 20, 1_000_000  # launches, and ns: a pause of the device longer than both is not one of launching
 _NO_LIMIT = np.iinfo(np.int64).max
 _PLACE = ("call", "operator", "range", "function")
 
@@ -65,6 +66,7 @@ def activity(
     syncs = _syncs(steps, kernels, launches, host, idle, where)
     device["syncs"] = _sum(syncs["step"], syncs["count"], steps)
     device["sync_idle_ns"] = _sum(syncs["step"], syncs["idle_ns"], steps)
+    device["long_idle_ns"] = _long_idle(idle, steps, device["launch_p50_ns"])
     return Table({"step": steps["step"], **{name: device[name] for name in ACTIVITY if name != "step"}}), syncs
 
 
@@ -77,6 +79,13 @@ def _idle(steps: Table, kernels: Table) -> Intervals:
     busy = union(kernels["start"], kernels["end"])
     whole = union(steps["start"].min(keepdims=True), steps["end"].max(keepdims=True))
     return minus(whole, busy)
+
+
+def _long_idle(idle: Intervals, steps: Table, launch_ns: Column) -> Column:
+    """Return how long the device paused in each step for longer than launches explain: a sleep, Python, a file."""
+    usual = float(np.median(launch_ns[launch_ns > 0])) if (launch_ns > 0).any() else 0.0
+    long = idle[:, idle[1] - idle[0] > max(_LONG_NS, _LONG * usual)]
+    return measure(long, steps["start"], steps["end"])
 
 
 def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:

@@ -187,6 +187,14 @@ def test_an_all_reduce_is_compared_with_the_node(size: int, took_us: float, shar
             assert "of_ceiling" not in evidence  # a group of other size uses other links
 
 
+def test_a_long_pause_is_not_one_of_launches() -> None:
+    """Short kernels; the device idles for 9 ms in a step, 6 of them in one pause."""
+    short = {"kernels": [10, 10], "kernel_ns": [MS, MS], "launch_p50_ns": [MS, MS]}
+    claims = found(facts(steps(host_gap=[9, 9]), activity=activity(**short, long_idle_ns=[6 * MS, 6 * MS])))
+    assert claims["host_bound_launch"].recoverable_ms == pytest.approx(3)
+    assert claims["host_gap"].recoverable_ms == pytest.approx(6)
+
+
 def test_reasons_to_throttle_are_named() -> None:
     clocks = {0: {"clock_mhz": 1980.0, "reasons": 1}, 1: {"clock_mhz": 1500.0, "reasons": 0x4 | 0x40 | 0x1}}
     one = found(facts(verdict=late(3), clocks=clocks))["throttled"]
