@@ -84,6 +84,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "which rank blocks a job that hangs, from its dumps",
     ),
+    "collectives": (
+        "rankscope.analysis.commands.collectives",
+        "main",
+        "which rank blocks the others, from NCCL Inspector",
+    ),
     "tensorboard": (
         "rankscope.analysis.commands.tensorboard",
         "main",

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from rankscope.analysis.core.notices import AnalysisError, Level, Notice
+from rankscope.analysis.read.inspector.reader import is_inspector
 from rankscope.analysis.read.pass_steps import read_pass
 from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.analysis.read.rank_trace import Probe, rank_number
@@ -199,13 +200,15 @@ def _loose(paths: Sequence[Path]) -> Sources:
             else:
                 files.append(Source(path=file, label=name, explicit=not path.is_dir(), rank_from_name=_named(file)))
     if not files:
-        where = ", ".join(str(path) for path in paths)
-        raise AnalysisError(
-            notices[0].message
-            if notices
-            else f"{where}: no trace files (*.json, *.json.gz, *.sqlite, *.nsys-rep) in it; give a folder that has"
-        )
+        raise AnalysisError(notices[0].message if notices else _no_trace(paths))
     return Sources(files=files, notices=notices)
+
+
+def _no_trace(paths: Sequence[Path]) -> str:
+    where = ", ".join(str(path) for path in paths)
+    if any(is_inspector(path) for path in paths):
+        return f"{where}: has no trace, but NCCL Inspector's records; `rankscope collectives` reads them"
+    return f"{where}: no trace files (*.json, *.json.gz, *.sqlite, *.nsys-rep) in it; give a folder that has"
 
 
 def _in_folder(folder: Path) -> list[Path]:
