@@ -94,6 +94,16 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "write a run or sweep as a log folder for TensorBoard",
     ),
+    "wandb": (
+        "rankscope.analysis.commands.wandb",
+        "main",
+        "write a run or sweep to Weights & Biases",
+    ),
+    "mlflow": (
+        "rankscope.analysis.commands.mlflow",
+        "main",
+        "write a run or sweep to MLflow",
+    ),
     "nsys-strip": (
         "rankscope.analysis.commands.nsys_strip",
         "main",
@@ -115,11 +125,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 _NEEDS = {
     "hydra": "train",
     "mcp": "mcp",
+    "mlflow": "mlflow",
     "omegaconf": "train",
     "psutil": "train",
     "pydantic": "mcp",
     "tensorboardX": "tensorboard",
     "torch": "train",
+    "wandb": "wandb",
 }
 
 

@@ -53,3 +53,10 @@ def run_of(folder: Path) -> Any:
     """Return the record of the only run below a folder, and the path of its file."""
     (path,) = folder.rglob("run-*.wandb")
     return next(record.run for record in records(path) if record.WhichOneof("record_type") == "run"), path
+
+
+def config(path: Path) -> dict[str, Any]:
+    """Return the settings of the run."""
+    found = [record for record in records(path) if record.WhichOneof("record_type") in ("config", "run")]
+    updates = [record.config.update if record.HasField("config") else record.run.config.update for record in found]
+    return {item.key or "/".join(item.nested_key): json.loads(item.value_json) for update in updates for item in update}
