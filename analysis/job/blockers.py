@@ -21,6 +21,7 @@ from rankscope.analysis.read.inspector.lines import GPU, HOST, TIMINGS, UNSTATED
 from rankscope.conf.contract import bus_factor
 
 _RESOLUTION_NS = 2_000.0  # of a difference between two durations of whole microseconds
+_MOST_JUDGED = 10_000  # calls of a kind
 _MOST_LINES = 16
 
 
@@ -144,9 +145,13 @@ def _verdict(item: GroupCalls, limits: Limits) -> tuple[JobVerdict, int]:
 def _judged(item: GroupCalls) -> Column:
     """Return the calls to judge by: those that hold every rank back until the last has come, by the device's time.
 
-    Only if there are too few of them, also those whose time is not the device's, or does not say what it is.
+    Only if there are too few of them, also those whose time is not the device's, or does not say what it is. Of a long
+    job the last ones of each kind are judged.
     """
-    holds = np.array([kind in SYNCHRONISING for kind in item.calls.kind], bool)
+    kinds = np.array(item.calls.kind)  # calls are in order of kind and number
+    holds = np.zeros(len(kinds), bool)
+    for kind in SYNCHRONISING:
+        holds[np.flatnonzero(kinds == kind)[-_MOST_JUDGED:]] = True
     exact = np.flatnonzero(holds & (item.timing == GPU))
     return exact if len(exact) >= FEW_STEPS else np.flatnonzero(holds)
 

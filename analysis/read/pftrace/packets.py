@@ -14,7 +14,7 @@ from rankscope.analysis.read.pftrace.wire import BYTES, FIXED64, VARINT, WireErr
 
 BEGIN, END = 1, 2  # TrackEvent.Type
 BOOTTIME, REALTIME = 6, 1  # BuiltinClock
-_MOST_WORDS = 1 << 22  # of all tables together
+_MOST_WORDS, _MOST_LETTERS = 1 << 22, 1 << 28  # of all tables together
 _MOST_SEQUENCES = 1 << 10
 _DEEPEST = 8
 _ITEMS = 1 << 16  # of a list in an annotation
@@ -105,7 +105,7 @@ class Words:
     def __init__(self) -> None:
         self._tables: defaultdict[tuple[int, str], dict[int, str]] = defaultdict(dict)
         self._sequences: set[int] = set()
-        self._count = 0
+        self._count = self._letters = 0
 
     def clear(self, sequence: int) -> None:
         for table in self._TABLES.values():
@@ -127,8 +127,9 @@ class Words:
                     word = text(data, at, stop)
             if word is not None:
                 self._count += 1
-                if self._count > _MOST_WORDS:
-                    raise WireError(f"more than {_MOST_WORDS} interned words")
+                self._letters += len(word)
+                if self._count > _MOST_WORDS or self._letters > _MOST_LETTERS:
+                    raise WireError("more interned words than any trace has")
                 self._tables[sequence, table][iid] = word
 
     def get(self, sequence: int, table: str, iid: int) -> str | None:
