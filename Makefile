@@ -31,7 +31,7 @@ unit: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or name it with PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,fast,tensorboard,lightning,hf,prometheus]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,dev,fast,tensorboard,lightning,hf,prometheus,wandb,mlflow]'
 	mkdir -p .venv/types/rankscope
 	for folder in $(FOLDERS); do ln -sfn "$(CURDIR)/$$folder" .venv/types/rankscope/$$folder; done
 	touch $@

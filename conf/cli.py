@@ -88,10 +88,25 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "main",
         "which rank blocks a job that hangs, from its dumps",
     ),
+    "collectives": (
+        "rankscope.analysis.commands.collectives",
+        "main",
+        "which rank blocks the others, from NCCL Inspector",
+    ),
     "tensorboard": (
         "rankscope.analysis.commands.tensorboard",
         "main",
         "write a run or sweep as a log folder for TensorBoard",
+    ),
+    "wandb": (
+        "rankscope.analysis.commands.wandb",
+        "main",
+        "write a run or sweep to Weights & Biases",
+    ),
+    "mlflow": (
+        "rankscope.analysis.commands.mlflow",
+        "main",
+        "write a run or sweep to MLflow",
     ),
     "nsys-strip": (
         "rankscope.analysis.commands.nsys_strip",
@@ -114,11 +129,13 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 _NEEDS = {
     "hydra": "train",
     "mcp": "mcp",
+    "mlflow": "mlflow",
     "omegaconf": "train",
     "psutil": "train",
     "pydantic": "mcp",
     "tensorboardX": "tensorboard",
     "torch": "train",
+    "wandb": "wandb",
 }
 
 

@@ -46,6 +46,8 @@ class Monitor(Instrument):
         part_steps: int = 10_000,
         tensorboard: bool = False,
         prometheus_port: int | None = None,
+        wandb: bool | str = False,
+        mlflow: bool | str = False,
         steps_from: Source = "recorder",
         on_event: Callable[[Event], None] | None = None,
     ) -> None:
@@ -61,6 +63,8 @@ class Monitor(Instrument):
             part_steps=part_steps,
             tensorboard=tensorboard,
             prometheus_port=prometheus_port,
+            wandb=wandb,
+            mlflow=mlflow,
             steps_from=steps_from,
             on_event=on_event,
         )

@@ -76,7 +76,7 @@ KINDS = {
         even=True,
     ),
     "alltoall": Kind(
-        pattern=re.compile(r"all_?to_?all|moea2a|deep_ep::\w+::(?:dispatch|combine)"),
+        pattern=re.compile(r"all_?(?:to|2)_?all|moea2a|deep_ep::\w+::(?:dispatch|combine)"),
         synchronising=True,
         per_part=True,
     ),

@@ -1,7 +1,8 @@
 """The timed collectives of a window: the ranks' calls, matched by group and sequence number, with one duration each.
 
-Input: `calls.json` of each rank (docs/run-folder.md). Output: `TimedCalls`. The shortest duration of a call over its
-ranks is the transfer, because the rank that came last does not wait. What other ranks take longer is their wait.
+Input: `calls.json` of each rank (docs/run-folder.md). Output: `TimedCalls`, which `inspector_calls.py` makes from other
+files. The shortest duration of a call over its ranks is the transfer, because the rank that came last does not wait.
+What other ranks take longer is their wait.
 """
 
 from collections.abc import Mapping
@@ -45,6 +46,7 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
     group: list[str]
     kind: list[str]
     bytes: list[int | None]
+    seq: list[int]
     step: Column  # -1: outside the steps
     duration_ns: Matrix  # ranks x calls; NaN: the rank does not take part
 
@@ -64,12 +66,17 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
         late = np.zeros((len(ranks), len(steps)))
         rows = [np.flatnonzero(self.step == step) for step in steps]
         for row, own in enumerate(self.ranks.index(rank) for rank in ranks):
-            others = np.delete(self.duration_ns, own, 0)
-            known = ~np.isnan(others).all(0) & ~np.isnan(self.duration_ns[own])
-            excess = np.zeros(len(self.step))
-            excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
+            excess = self.lateness_at_calls(own)
             late[row] = [max(0.0, float(excess[at].max(initial=0.0))) for at in rows]
         return late
+
+    def lateness_at_calls(self, own: int) -> Column:
+        """Return by call the lateness of the rank at position `own` (ns); 0 where the rank does not take part."""
+        others = np.delete(self.duration_ns, own, 0)
+        known = ~np.isnan(others).all(0) & ~np.isnan(self.duration_ns[own])
+        excess = np.zeros(len(self.step))
+        excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
+        return excess
 
 
 def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:
@@ -112,6 +119,7 @@ def match(calls: Mapping[int, RankCalls], starts: Mapping[int, tuple[Column, Col
         group=[group for group, _, _ in kept],
         kind=[collective_kind(kind) for _, _, kind in kept],
         bytes=sizes,
+        seq=[seq for _, seq, _ in kept],
         step=step,
         duration_ns=duration,
     )

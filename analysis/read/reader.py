@@ -1,4 +1,4 @@
-"""Selects the reader for a file: torch.profiler's or that of Nsight Systems. Both give the same tables."""
+"""Selects the reader for a file: JSON or Perfetto traces of torch.profiler, Nsight Systems. All give equal tables."""
 
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import RankTrace, plausible
@@ -9,12 +9,14 @@ def name(source: Source, *, fast: bool) -> str:
     """Return the reader's name with its settings: two readings with the same name give the same tables."""
     if source.nsys:
         return f"nsys {source.steps!r} {source.process}"
+    if source.pftrace:
+        return f"pftrace {source.steps!r}"
     return f"{'scanner' if fast else 'msgspec'} {source.steps!r}"
 
 
 def rank_inside(source: Source) -> int | None:
     """Return the rank that a file states; None if it states none or cannot be read."""
-    return None if source.nsys else kineto.rank_inside(source.path)
+    return None if source.nsys or source.pftrace else kineto.rank_inside(source.path)
 
 
 def read(source: Source, *, fast: bool) -> RankTrace:
@@ -22,6 +24,10 @@ def read(source: Source, *, fast: bool) -> RankTrace:
 
     Raises `UnreadableTraceError` if the file gives no numbers, `OSError` if it cannot be read.
     """
+    if source.pftrace:
+        from rankscope.analysis.read.pftrace import reader as pftrace
+
+        return plausible(pftrace.read(source.path, source.label))
     if not source.nsys:
         return plausible(kineto.read(source.path, source.label, fast=fast))
     from rankscope.analysis.read.nsys import reader as nsys

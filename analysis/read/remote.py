@@ -17,7 +17,18 @@ from rankscope.conf.files import replacing, write_json
 from rankscope.conf.typed_json import read_object
 from rankscope.conf.user_cache import user_folder
 
-_WANTED = (".json", ".json.gz", ".tmp", ".sqlite", ".nsys-rep", ".qdstrm", ".parquet", ".yaml")
+_WANTED = (
+    ".json",
+    ".json.gz",
+    ".pftrace",
+    ".pftrace.gz",
+    ".tmp",
+    ".sqlite",
+    ".nsys-rep",
+    ".qdstrm",
+    ".parquet",
+    ".yaml",
+)
 _STATE = ".fetched.json"  # size and version of each remote file that was copied
 
 

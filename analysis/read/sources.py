@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from rankscope.analysis.core.notices import AnalysisError, Level, Notice
+from rankscope.analysis.read.inspector.reader import is_inspector
 from rankscope.analysis.read.pass_steps import read_pass
 from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.analysis.read.rank_trace import Probe, rank_number
@@ -27,6 +28,7 @@ from rankscope.conf.run_dir import PassDir, RankDir
 
 _TRACE = re.compile(r"\.json(\.gz)?$")
 _NSYS = re.compile(r"\.(sqlite|nsys-rep|qdstrm)$")
+_PFTRACE = re.compile(r"\.pftrace(\.gz)?$")
 _UNFINISHED = re.compile(r"\.json(\.gz)?\.tmp$")
 _RANK = re.compile(r"rank[-_.=]?(\d+)|(?<![a-z])r(\d+)(?![a-z0-9])", re.IGNORECASE)
 _DIGITS = 12  # of a number in a name; a longer one is not a rank
@@ -50,6 +52,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     def nsys(self) -> bool:
         """Whether Nsight Systems wrote the file."""
         return _NSYS.search(self.path.name) is not None
+
+    @property
+    def pftrace(self) -> bool:
+        """Whether it is a Perfetto trace of torch.profiler."""
+        return _PFTRACE.search(self.path.name) is not None
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +195,11 @@ def _loose(paths: Sequence[Path]) -> Sources:
     files: list[Source] = []
     notices: list[Notice] = []
     for path in paths:
-        found = _of_one_kind(_in_folder(path), _reports_in(path)) if path.is_dir() else [path]
+        found = (
+            _of_one_kind(_in_folder(path, _TRACE), _in_folder(path, _PFTRACE), _reports_in(path))
+            if path.is_dir()
+            else [path]
+        )
         for file in found:
             name = path_text(file.name)
             if _UNFINISHED.search(file.name):
@@ -199,30 +210,37 @@ def _loose(paths: Sequence[Path]) -> Sources:
             else:
                 files.append(Source(path=file, label=name, explicit=not path.is_dir(), rank_from_name=_named(file)))
     if not files:
-        where = ", ".join(str(path) for path in paths)
-        raise AnalysisError(
-            notices[0].message
-            if notices
-            else f"{where}: no trace files (*.json, *.json.gz, *.sqlite, *.nsys-rep) in it; give a folder that has"
-        )
+        raise AnalysisError(notices[0].message if notices else _no_trace(paths))
     return Sources(files=files, notices=notices)
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    """Return the files of a folder that may be traces; if there are none, those of its subfolders."""
+def _in(folder: Path) -> list[Path]:
+    return _of_one_kind(_in_folder(folder, _TRACE), _in_folder(folder, _PFTRACE), _reports_in(folder))
+
+
+def _no_trace(paths: Sequence[Path]) -> str:
+    where = ", ".join(str(path) for path in paths)
+    if any(is_inspector(path) for path in paths):
+        return f"{where}: has no trace, but NCCL Inspector's records; `rankscope collectives` reads them"
+    return f"{where}: no trace files (*.json, *.json.gz, *.pftrace, *.sqlite, *.nsys-rep) in it; give a folder that has"
+
+
+def _in_folder(folder: Path, ending: re.Pattern[str]) -> list[Path]:
+    """Return the files of a folder with this ending; if there are none, those of its subfolders."""
     for pattern in ("*", "*/*", "**/*"):
         found = [
             path
             for path in folder.glob(pattern)
-            if path.is_file() and (_TRACE.search(path.name) or _UNFINISHED.search(path.name))
+            if path.is_file() and (ending.search(path.name) or (ending is _TRACE and _UNFINISHED.search(path.name)))
         ]
         if found:
             return sorted(found, key=lambda path: (path.parent, _named(path) or 0, path.name))
     return []
 
 
-def _of_one_kind(traces: list[Path], found: list[Path]) -> list[Path]:
-    """Return torch.profiler's traces; or the reports, if the JSON files next to them are not traces."""
+def _of_one_kind(traces: list[Path], *others: list[Path]) -> list[Path]:
+    """Return torch.profiler's JSON traces; or the first other kind, if the JSON files next to it are not traces."""
+    found = next((files for files in others if files), [])
     return found if found and not any(map(_looks_like_trace, traces)) else traces
 
 

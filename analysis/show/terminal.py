@@ -44,7 +44,7 @@ _SHOWN_PIPELINES = 2
 _UNEVEN = 1.05  # of all-to-all, what the fullest rank receives over the mean
 
 
-class _Whole:
+class Whole:
     """A table that a narrow terminal does not shorten: it may break a line, but every number can be read."""
 
     def __init__(self, table: Table) -> None:
@@ -109,7 +109,7 @@ def _hosts(summary: Json) -> RenderableType | None:
         steps = f"{row['steps_late']} of {row['steps_judged']}"
         table.add_row(row["host"], str(len(row["ranks"])), *times, late, steps, style="bold" if row["late"] else "")
     more = len(found) - _SHOWN_RANKS
-    return Group(_Whole(table), Text(f"and {more} more hosts", "dim")) if more > 0 else _Whole(table)
+    return Group(Whole(table), Text(f"and {more} more hosts", "dim")) if more > 0 else Whole(table)
 
 
 def _headline(summary: Json) -> RenderableType:
@@ -150,7 +150,7 @@ def _breakdown(summary: Json) -> RenderableType | None:
     known = all(row["breakdown_ms"][name] is not None for row in rows[:_SHOWN_RANKS] for name, _ in _PARTS)
     note.append("" if known else "; '?': unknown, see below")
     note.append(unsplit_words(rows[:_SHOWN_RANKS]))
-    return Group(Text(), _Whole(table), note)
+    return Group(Text(), Whole(table), note)
 
 
 def _devices(summary: Json) -> RenderableType | None:
@@ -164,7 +164,7 @@ def _devices(summary: Json) -> RenderableType | None:
         table.add_column(title.replace("_", " "), justify="right")
     for row in rows[:_SHOWN_RANKS]:
         table.add_row(str(row["rank"]), str(row["device"]), *(_number(row[f"{name}_ms"]) for name in columns))
-    return Group(Text(), _Whole(table))
+    return Group(Text(), Whole(table))
 
 
 def _totals(summary: Json) -> RenderableType:
@@ -175,7 +175,7 @@ def _totals(summary: Json) -> RenderableType:
     for row in summary["totals"][:_SHOWN_RANKS]:
         values = [row[name] for name, _ in columns] + [row["idle_us"], row["span_us"]]
         table.add_row(str(row["rank"]), *(_number(None if value is None else value / 1000) for value in values))
-    return Group(Text(), _Whole(table))
+    return Group(Text(), Whole(table))
 
 
 def _dimensions(summary: Json) -> RenderableType | None:
@@ -196,7 +196,7 @@ def _dimensions(summary: Json) -> RenderableType | None:
             who = "" if row["fullest_rank"] is None else f" (mostly rank {row['fullest_rank']})"
             text = f"{row['dimension']}: all-to-all gives the fullest rank{who} {row['uneven']:.2f} times the mean"
             notes.append(Text(text, "dim"))
-    return Group(Text(), _Whole(table), *notes)
+    return Group(Text(), Whole(table), *notes)
 
 
 def _pipeline(pipeline: Json) -> RenderableType:
@@ -211,7 +211,7 @@ def _pipeline(pipeline: Json) -> RenderableType:
         f"bubble: waiting for messages while nothing computes; {pipeline['micro_batches']:.3g} micro-batches, so with "
         f"equal stages {pipeline['even_share']:.0%} of a step"
     )
-    return Group(Text(), _Whole(table), Text(text, "dim"))
+    return Group(Text(), Whole(table), Text(text, "dim"))
 
 
 def _collectives(summary: Json) -> RenderableType | None:
@@ -229,7 +229,7 @@ def _collectives(summary: Json) -> RenderableType | None:
         table.add_row(row["kind"], group, size, str(row["count"]), *numbers, busbw, str(row["unmatched"] or ""))
     if len(rows) > _SHOWN_COLLECTIVES:
         table.caption = f"{len(rows) - _SHOWN_COLLECTIVES} more in summary.json"
-    return Group(Text(), _Whole(table))
+    return Group(Text(), Whole(table))
 
 
 def _agreement(summary: Json) -> RenderableType | None:
@@ -247,7 +247,7 @@ def _agreement(summary: Json) -> RenderableType | None:
     said = [item["verdict"] + ("" if item["rank"] is None else f", rank {item['rank']}") for item in verdicts]
     same = {True: "the same", False: "NOT the same", None: "not comparable"}[found["verdict"]["agree"]]
     table.add_row("late rank", *said, same)
-    return Group(Text(), _Whole(table))
+    return Group(Text(), Whole(table))
 
 
 def _findings(summary: Json) -> RenderableType | None:

@@ -9,10 +9,15 @@ from typing import Any
 import numpy as np
 
 from rankscope.conf.contract import RANGE_COLUMNS, StepRow
+from rankscope.harness.watch.exact_tests import Values
+from rankscope.harness.watch.judge import PARTS
 from rankscope.harness.watch.log_limit import LogLimit
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.sinks.sink import Sink
 
+_WRITTEN = {
+    "data": "data_wait", "copy": "h2d", "forward": "forward", "backward": "backward", "optimizer": "optimizer",
+}  # fmt: skip
 log = logging.getLogger("rankscope.monitor")
 
 
@@ -39,6 +44,30 @@ class StepLog:
             found = {"step": self._recent[-1]["step"], "time": time.time(), **statistics(self._recent)}
             for sink in self._sinks:
                 sink.stats(found)
+
+
+class RankLog:
+    """Gives the sinks the statistics of every rank over the rolling window, from the blocks that the ranks exchange."""
+
+    def __init__(self, options: Options, sinks: Sequence[Sink]) -> None:
+        self._sinks = sinks
+        self._blocks: deque[Values] = deque(maxlen=max(1, options.window // options.every))
+
+    def add(self, last: int, block: Values) -> None:
+        """Add a block (steps x ranks x `PARTS`, ns), which ends with step `last`."""
+        if not self._sinks:
+            return
+        self._blocks.append(block)
+        times = np.concatenate(self._blocks) * 1e-6
+        p50, p95 = np.percentile(times[:, :, 0], (50, 95), axis=0).tolist()
+        means = times.mean(axis=0).tolist()
+        found = [
+            {"step_ms_p50": middle, "step_ms_p95": high}
+            | {f"{name}_ms": own[PARTS.index(part)] for part, name in _WRITTEN.items()}
+            for middle, high, own in zip(p50, p95, means, strict=True)
+        ]
+        for sink in self._sinks:
+            sink.ranks(last, found)
 
 
 class EventLog:

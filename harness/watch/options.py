@@ -23,5 +23,7 @@ class Options:
     part_steps: int
     tensorboard: bool
     prometheus_port: int | None
+    wandb: bool | str
+    mlflow: bool | str
     steps_from: Source
     on_event: Callable[[Event], None] | None

@@ -23,7 +23,7 @@ from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.watch.exact_tests import Values
 from rankscope.harness.watch.exchange import Exchange
 from rankscope.harness.watch.judge import PARTS, Event, LateRank, Speed
-from rankscope.harness.watch.logs import EventLog, StepLog, step_ns
+from rankscope.harness.watch.logs import EventLog, RankLog, StepLog, step_ns
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.requests import Requests
 from rankscope.harness.watch.sinks.formats import open_sinks
@@ -34,7 +34,8 @@ _LEAD = 4  # blocks between a block and the step at which every rank has surely 
 _DRAIN_S = 10.0  # how long the end of the run waits for blocks of other ranks
 _CONTROL_S = 60.0  # how long a gather waits for a rank that no longer watches
 _COLUMNS = (*RANGE_COLUMNS.values(), BACKWARD_COMPUTE)  # in the order of `PARTS`
-_NOT_WRITTEN = ("parent", "alpha", "least_change", "on_event")  # options that are not in monitor.json
+# Options that are not in monitor.json: a URI may hold a password.
+_NOT_WRITTEN = ("parent", "alpha", "least_change", "on_event", "mlflow")
 
 
 class Session:
@@ -51,6 +52,7 @@ class Session:
         self.folder = _claim(options, context, self._info)
         self._sinks = open_sinks(options, self.folder, context)
         self._steps = StepLog(options, self._sinks)
+        self._ranks = RankLog(options, self._sinks if context.rank == 0 and (options.wandb or options.mlflow) else ())
         self._events = EventLog(self._sinks, logs=context.rank == 0)
         self._windows = Windows(options.trace_steps, options.max_windows)
         ranks = 1 if context.control is None else context.world_size
@@ -118,6 +120,7 @@ class Session:
         """Judge a block that every rank has: every rank comes to the same events."""
         last = first + self._options.every - 1
         asked, block = int(block[:, 0, -1].max()), block[:, :, :-1]  # rank 0 passes requests on
+        self._ranks.add(last, block)
         self._windows.ask(asked)
         self._windows.plan_asked(first, first + (_LEAD + 1) * self._options.every)
         if first < self._options.warmup:

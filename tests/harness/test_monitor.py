@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rankscope.analysis import load, monitor_steps
+from tests.wandb_file import history, run_of, summary
 
 SCRIPT = """
 import os, signal, sys, time, torch, torch.distributed as dist
@@ -141,6 +142,50 @@ def test_a_monitor_that_fails_ends_no_training(tmp_path: Path) -> None:
     assert done.stdout.count("loss") == 2
     assert done.stderr.count("the monitor of this rank stops") == 2  # the broken one, and the one that misses it
     assert set(monitor_steps(folder).groupby("rank")["step"].max()) <= set(range(24, 60))
+
+
+def test_wandb_and_mlflow_get_the_numbers_of_every_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "mlruns").as_uri()
+    done, folder = watched(tmp_path, "host", 40, 80, "('wandb', 'speed')", f"('mlflow', {uri!r})")
+    assert done.stdout.count("loss") == 2 and "gets no more numbers" not in done.stderr
+    assert uri not in (folder / "monitor.json").read_text()
+    (late,) = events(folder, "late_rank")
+
+    run, file = run_of(folder / "wandb")
+    rows = [row for row in history(file) if "rank_1/step_ms_p50" in row]
+    assert (run.project, run.display_name, run.job_type) == ("speed", folder.name, "rankscope")
+    assert [row["step"] for row in rows] == list(range(4, 80, 5))  # each block, also the last one
+    own = monitor_steps(folder).query("rank == 1")["step_ms"]
+    assert rows[-1]["rank_1/step_ms_p50"] == pytest.approx(own.median())
+    assert rows[-1]["rank_1/forward_ms"] >= 30 and "rank_2/step_ms_p50" not in rows[-1]
+    assert [row["late_rank"] for row in history(file) if "late_rank" in row] == [1]
+    assert f"step {late['step']}: rank 1 is late" in summary(file)["last_event"]
+
+    client = mlflow_client(uri)
+    (found,) = client.search_runs([client.get_experiment_by_name("rankscope").experiment_id])
+    assert (found.info.status, found.info.run_name) == ("FINISHED", folder.name)
+    told = {point.step: point.value for point in client.get_metric_history(found.info.run_id, "rank_1/step_ms_p50")}
+    assert told == pytest.approx({row["step"]: row["rank_1/step_ms_p50"] for row in rows})
+    assert found.data.metrics["late_rank"] == 1 and found.data.tags["last_event"] == summary(file)["last_event"]
+
+
+def mlflow_client(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def test_a_log_that_fails_is_dropped_with_one_line(tmp_path: Path) -> None:
+    """The file store is refused without a variable; the server of the other one does not exist."""
+    pytest.importorskip("mlflow")
+    done, folder = watched(tmp_path, "none", 0, 30, "('mlflow', 'nonsense://')", "('tensorboard', True)")
+    assert done.stdout.count("loss") == 2 and done.stderr.count("rankscope:") == 1
+    assert "mlflow gets no more numbers" in done.stderr
+    assert len(monitor_steps(folder)) == 60 and (folder / "tensorboard" / "rank1").exists()
 
 
 def test_prometheus_shows_the_statistics_while_it_runs(tmp_path: Path) -> None:

@@ -4,18 +4,24 @@ import dataclasses
 import json
 import logging
 import socket
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
 
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.harness.group.process_group import RankContext
-from rankscope.harness.watch.logs import EventLog, StepLog
+from rankscope.harness.watch.judge import PARTS
+from rankscope.harness.watch.logs import EventLog, RankLog, StepLog
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.sinks.formats import open_sinks
+from rankscope.harness.watch.sinks.guarded import Background, Guarded
+from rankscope.harness.watch.sinks.rank_metrics import by_rank, late_rank, of_rank_0
 
 CONTEXT = RankContext(
     rank=0,
@@ -42,6 +48,8 @@ def options(tmp_path: Path, **changes: Any) -> Options:
         part_steps=3,
         tensorboard=False,
         prometheus_port=None,
+        wandb=False,
+        mlflow=False,
         steps_from="recorder",
         on_event=None,
     )
@@ -83,3 +91,109 @@ def test_a_format_that_cannot_be_opened_is_only_logged(tmp_path: Path, caplog: p
         (files,) = open_sinks(settings, MonitorDir(tmp_path), CONTEXT)
         files.close()
     assert len(caplog.records) == 1
+
+
+class Kept:
+    """A sink that keeps what it is given, waits if it is told to, and fails at an event."""
+
+    def __init__(self, go: threading.Event | None = None) -> None:
+        self.got: list[tuple[Any, ...]] = []
+        self._go = go
+
+    def steps(self, lines: list[dict[str, Any]]) -> None:
+        self.got.append(("steps", len(lines)))
+
+    def stats(self, stats: dict[str, Any]) -> None:
+        if self._go is not None:
+            self._go.wait(60)
+        self.got.append(("stats", stats["step"]))
+
+    def ranks(self, step: int, stats: list[dict[str, float]]) -> None:
+        self.got.append(("ranks", step))
+
+    def event(self, event: dict[str, Any], text: str) -> None:
+        raise OSError("the server is gone\nand more")
+
+    def close(self) -> None:
+        self.got.append(("close",))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_sink_that_fails_is_dropped(background: bool, caplog: pytest.LogCaptureFixture) -> None:
+    kept = Kept()
+    sink = Background("it", lambda: kept) if background else Guarded("it", kept)
+    with caplog.at_level(logging.WARNING):
+        sink.stats({"step": 1})
+        sink.event({"event": "window"}, "")
+        while background and not caplog.records:
+            time.sleep(0.01)
+        sink.stats({"step": 2})
+        sink.close()
+    assert kept.got == [("stats", 1)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "rankscope: it gets no more numbers: OSError: the server is gone"
+    ]
+
+
+def test_a_sink_that_does_not_answer_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    go = threading.Event()
+    kept = Kept(go)
+    sink = Background("it", lambda: kept)
+    for step in range(1000):  # returns although nothing is taken
+        sink.stats({"step": step})
+    go.set()
+    sink.close()
+    taken = [step for _, step in kept.got[:-1]]
+    assert taken == list(range(len(taken))) and 256 <= len(taken) <= 258 and kept.got[-1] == ("close",)
+    assert (
+        caplog.records[-1].getMessage()
+        == f"rankscope: it was too slow for {1000 - len(taken)} of the numbers: left out"
+    )
+
+
+def test_a_package_that_is_missing_is_only_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with caplog.at_level(logging.WARNING):
+        (files,) = open_sinks(options(tmp_path, wandb=True, mlflow=True), MonitorDir(tmp_path), CONTEXT)
+    files.close()
+    assert [record.getMessage().partition("pip install ")[2] for record in caplog.records] == [
+        "'rankscope[wandb]'",
+        "'rankscope[mlflow]'",
+    ]
+    assert (
+        len(open_sinks(options(tmp_path, wandb=True), MonitorDir(tmp_path), dataclasses.replace(CONTEXT, rank=1))) == 1
+    )
+
+
+def test_statistics_of_the_ranks_are_those_of_the_exchanged_steps(tmp_path: Path) -> None:
+    kept: list[tuple[int, list[dict[str, float]]]] = []
+    sink = Kept()
+    sink.ranks = lambda step, stats: kept.append((step, stats))  # type: ignore[method-assign]
+    log = RankLog(options(tmp_path, every=2, window=4), [sink])
+    for first in (0, 2, 4):
+        block = np.zeros((2, 3, len(PARTS)))
+        block[:, :, 0] = [[1e6 * (first + 1), 2e6, 3e6], [1e6 * (first + 2), 2e6, 3e6]]
+        block[:, 1, PARTS.index("data")] = 5e5
+        log.add(first + 1, block)
+    assert [step for step, _ in kept] == [1, 3, 5]
+    stats = kept[-1][1]  # of steps 2 to 5: the window has four
+    assert [own["step_ms_p50"] for own in stats] == [4.5, 2, 3]
+    assert [own["data_wait_ms"] for own in stats] == [0, 0.5, 0]
+
+
+def test_names_of_metrics() -> None:
+    assert by_rank([{"step_ms_p50": 1.0}, {"step_ms_p50": 2.0}]) == {
+        "rank_0/step_ms_p50": 1.0,
+        "rank_1/step_ms_p50": 2.0,
+    }
+    many = by_rank([{"step_ms_p50": float(rank)} for rank in range(100)])
+    assert many == {"ranks/step_ms_p50_min": 0, "ranks/step_ms_p50_max": 99, "ranks/step_ms_p50_median": 49.5}
+    assert of_rank_0({"samples_per_s": None, "memory_peak_bytes": 7}) == {"rank_0/memory_peak_bytes": 7}
+    events: list[dict[str, object]] = [
+        {"event": "late_rank", "rank": 3},
+        {"event": "recovered", "rank": 3},
+        {"event": "window"},
+    ]
+    assert [late_rank(event) for event in events] == [{"late_rank": 3}, {"late_rank": -1}, {}]

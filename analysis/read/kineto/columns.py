@@ -3,17 +3,17 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from rankscope.analysis.core import sm_share
+from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.record_kinds import ANNOTATION, DEVICE, KERNEL, MEMCPY, is_copy, part_of
 from rankscope.analysis.core.sparse import Sparse
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.read.decode import Codes, integers, nanoseconds
 from rankscope.analysis.read.kineto.event_schema import Args, Event
-from rankscope.analysis.read.kineto.events import EventReader
 from rankscope.analysis.read.rank_trace import (
     CODED,
     COLLECTIVE_COLUMNS,
@@ -61,6 +61,16 @@ class _Growing:
     def finish(self) -> Column:
         self._array.resize(self._count, refcheck=False)
         return self._array
+
+
+class Contents(Protocol):
+    """What a reader of events knows about its file after it has read all of them."""
+
+    label: str
+    metadata: dict[str, Any]
+    notices: list[Notice]
+    complete: bool
+    has_shapes: bool
 
 
 class OpenRanges:
@@ -222,7 +232,7 @@ class Builder:
         copies = table.where("name", is_copy) & (table["activity"] == KERNEL)
         return table.with_columns(activity=np.where(copies, MEMCPY, table["activity"]))
 
-    def finish(self, reader: EventReader, base: int) -> RankTrace:
+    def finish(self, reader: Contents, base: int) -> RankTrace:
         """Return the trace; `base` is the origin of the file's times (ns since 1970)."""
         metadata = reader.metadata
         tables = {part: self._table(part, base) for part in _COLUMNS}

@@ -56,6 +56,8 @@ class Originals:
             raise AnalysisError(
                 f"{path}: --full keeps the events of torch.profiler's traces; this is a report of Nsight Systems"
             )
+        if any(source.pftrace for source in sources.find([path]).files):
+            raise AnalysisError(f"{path}: --full keeps the events of JSON traces; a .pftrace already opens in Perfetto")
         self._files = {source.label: source.path for source in sources.find([path]).files}
         self._analysis = analysis
 

@@ -61,6 +61,9 @@ class Files:
     def stats(self, stats: dict[str, Any]) -> None:
         self._statistics.write(stats)
 
+    def ranks(self, step: int, stats: list[dict[str, float]]) -> None:
+        """Ignore the other ranks: each writes its own."""
+
     def event(self, event: dict[str, Any], text: str) -> None:
         if self._events is not None:
             self._events.write(event | {"time": time.time()})

@@ -10,14 +10,17 @@ from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.describe import one_line
 from rankscope.harness.watch.options import Options
-from rankscope.harness.watch.sinks import prometheus, tensorboard
+from rankscope.harness.watch.sinks import mlflow, prometheus, tensorboard, wandb
 from rankscope.harness.watch.sinks.files import Files
+from rankscope.harness.watch.sinks.guarded import Guarded
 from rankscope.harness.watch.sinks.sink import Sink
 
 log = logging.getLogger("rankscope.monitor")
 _FORMATS: tuple[Callable[[Options, MonitorDir, RankContext], Sink | None], ...] = (
     tensorboard.open_sink,
     prometheus.open_sink,
+    wandb.open_sink,
+    mlflow.open_sink,
 )
 
 
@@ -31,5 +34,5 @@ def open_sinks(options: Options, folder: MonitorDir, context: RankContext) -> li
             log.warning("rankscope: %s", one_line(error))
             continue
         if sink is not None:
-            sinks.append(sink)
+            sinks.append(Guarded(open_sink.__module__.rpartition(".")[2], sink))
     return sinks

@@ -47,6 +47,9 @@ class Prometheus:
             if stats.get(name) is not None:
                 gauge.labels(self._rank).set(stats[name])
 
+    def ranks(self, step: int, stats: list[dict[str, float]]) -> None:
+        """Ignore the other ranks: each writes its own."""
+
     def event(self, event: dict[str, Any], text: str) -> None:
         self._events.labels(event["event"]).inc()
         if event["event"] in ("late_rank", "recovered"):

@@ -12,6 +12,9 @@ class Sink(Protocol):
     def stats(self, stats: dict[str, Any]) -> None:
         """Take the statistics of a rolling window, up to step `stats["step"]`."""
 
+    def ranks(self, step: int, stats: list[dict[str, float]]) -> None:
+        """Take the statistics of all ranks up to `step`, by rank. Only rank 0 is given them, if a sink needs them."""
+
     def event(self, event: dict[str, Any], text: str) -> None:
         """Take an event. Every rank has the same ones."""
 

@@ -33,6 +33,9 @@ class TensorBoard:
             if name != "step" and value is not None:
                 self._file.write(self._summary.scalar(f"monitor/{name}", value), stats["step"])
 
+    def ranks(self, step: int, stats: list[dict[str, float]]) -> None:
+        """Ignore the other ranks: each writes its own."""
+
     def event(self, event: dict[str, Any], text: str) -> None:
         self._file.write(self._summary.text(f"monitor/{event['event']}", text), event["step"])
 

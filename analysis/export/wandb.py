@@ -1,0 +1,50 @@
+"""The sink for Weights & Biases: one run per run or point, with scalars, images, settings and results."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.export.by_step import BySteps
+from rankscope.analysis.export.sink import Setting
+
+
+class Wandb:
+    """A run of W&B; the mode (`WANDB_MODE`), host and key are those of wandb. Raises `AnalysisError` without a key."""
+
+    def __init__(self, project: str | None, group: str, name: str, folder: Path) -> None:
+        if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False):
+            raise AnalysisError("wandb has no API key; run `wandb login`, or set WANDB_MODE=offline")
+        folder.mkdir(parents=True, exist_ok=True)
+        settings = wandb.Settings(console="off", save_code=False, disable_git=True)
+        self._run = wandb.init(
+            project=project, group=group, name=name, job_type="rankscope", dir=str(folder), reinit="create_new",
+            settings=settings,
+        )  # fmt: skip
+        self._scalars = BySteps()
+        self._images: dict[str, Any] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="rankscope-")
+
+    def scalar(self, name: str, rank: int, step: int, value: float) -> None:
+        self._scalars.add(name, rank, step, value)
+
+    def image(self, name: str, step: int, png: bytes) -> None:
+        path = Path(self._folder.name) / f"{len(self._images)}.png"
+        path.write_bytes(png)
+        self._images[name] = wandb.Image(str(path))
+
+    def settings(self, settings: Mapping[str, Setting], results: Mapping[str, float]) -> None:
+        self._run.config.update(dict(settings))
+        self._run.summary.update(dict(results))
+
+    def close(self) -> None:
+        """Write the steps in their order, which wandb asks for, and end the run."""
+        for step, values in self._scalars.rows():
+            self._run.log(values, step=step)
+        if self._images:
+            self._run.log(self._images)
+        self._run.finish()
+        self._folder.cleanup()
