@@ -123,7 +123,7 @@ def _cost_of_timing(file: Path, jobs: list[str], context: Any) -> None:
         bare, timed = (_Case(job, "none", context, dist.new_group()) for _ in range(2))
         for case in (bare, timed):
             case.block(PLENTY, False)
-        timed.group._get_backend(context.device)._enable_collectives_timing()
+        timed.group._enable_collectives_timing()
         ratios[job] = []
         for pair in range(12):
             order = (bare, timed) if pair % 2 else (timed, bare)

@@ -33,11 +33,20 @@ def answer_for_dumps(rank_dir: RankDir) -> None:
 def _write(rank_dir: RankDir) -> None:
     if "torch.distributed" not in sys.modules:
         return
-    import torch
+    record = _record()
+    if record is not None:
+        unfinished = rank_dir.flight.with_suffix(".part")
+        unfinished.write_bytes(record)
+        os.replace(unfinished, rank_dir.flight)
 
-    recorder = getattr(torch._C, "_distributed_c10d", None)
-    if recorder is None or not hasattr(recorder, "_dump_fr_trace_json"):
-        return
-    unfinished = rank_dir.flight.with_suffix(".part")
-    unfinished.write_bytes(recorder._dump_fr_trace_json())
-    os.replace(unfinished, rank_dir.flight)
+
+def _record() -> bytes | None:
+    """Return torch's record as JSON; None if this torch has none. In older releases NCCL has a recorder of its own."""
+    import torch
+    import torch.distributed as dist
+
+    module = getattr(torch._C, "_distributed_c10d", None)
+    over_nccl = dist.is_initialized() and "nccl" in str(dist.get_backend())
+    names = ["_dump_nccl_trace_json"] * over_nccl + ["_dump_fr_trace_json"]
+    dump = next((getattr(module, name) for name in names if hasattr(module, name)), None)
+    return None if dump is None else bytes(dump())
