@@ -8,12 +8,12 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from rankscope.conf.contract import SOCKETS
+from rankscope.conf.contract import DUMP, SOCKETS
 from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.harness.group.interrupt import SIGNALS, saving
 from rankscope.harness.group.process_group import die_with_parent
 from rankscope.harness.record.describe import one_line
-from rankscope.harness.record.hang_dump import answer_for_dumps
+from rankscope.harness.record.hang_dump import write_record
 from rankscope.harness.record.nvtx import under_nsys
 from rankscope.harness.record.progress import answer_for_stacks
 from rankscope.harness.record.recording import Recording
@@ -42,12 +42,11 @@ def main(arguments: list[str]) -> None:
         die_with_parent()
     log_to(rank_dir)
     answer_for_stacks(rank_dir)
-    answer_for_dumps(rank_dir)
     keep_record()  # for timed collectives, and to say what a job that hangs waits for
     recording = Recording(run_dir, names, rank)
     # Ctrl-C goes to the launcher, which sends SIGTERM: a script's own KeyboardInterrupt stays its own
     signals = (signal.SIGTERM,) if recording.config.script is not None else SIGNALS
-    with saving(recording.save_for, signals):
+    with saving(recording.save_for, signals, {DUMP: lambda: write_record(rank_dir)}):
         try:
             _run(recording)
         except BaseException as error:  # a boundary: every end of a rank is recorded and passed on to torchrun

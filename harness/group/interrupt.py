@@ -8,7 +8,7 @@ a thread reads the signal from the wake-up descriptor. A script may handle the s
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rankscope.conf.contract import signal_status
 from rankscope.harness.group.hidden_thread import HiddenThread
@@ -19,12 +19,17 @@ _handlers: set[object] = set()  # ours
 
 
 @contextmanager
-def saving(save: Callable[[str], None], signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
+def saving(
+    save: Callable[[str], None],
+    signals: Sequence[signal.Signals] = SIGNALS,
+    answers: Mapping[int, Callable[[], None]] | None = None,
+) -> Iterator[None]:
     """On one of `signals` inside the block: call `save` with the signal's name in a thread, then end the process.
 
     The exit status is 128 plus the signal's number, as in a shell. Nothing else is cleaned up, because a collective or
-    a destructor could wait for another rank.
+    a destructor could wait for another rank. On one of `answers` it calls that in the thread, and the process goes on.
     """
+    asked = answers or {}
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     _watching.add(writer)
@@ -35,20 +40,28 @@ def saving(save: Callable[[str], None], signals: Sequence[signal.Signals] = SIGN
         finally:
             os._exit(signal_status(number))
 
+    def act(number: int) -> None:
+        answer = asked.get(number)
+        if answer is None:
+            leave(number)
+            return
+        with suppress(Exception):  # a job must not end because it was asked
+            answer()
+
     def handle(number: int, _: object) -> None:
         """Replace the default action. The thread has the signal, too, unless the script took the descriptor."""
         current = signal.set_wakeup_fd(-1)
         signal.set_wakeup_fd(current, warn_on_full_buffer=False)
         if current != writer:
-            leave(number)
+            act(number)
 
     def watch() -> None:
         while number := os.read(reader, 1)[0]:
-            if number in signals and signal.getsignal(number) is handle:  # others arrive too, such as SIGCHLD
-                leave(number)
+            if number in before and signal.getsignal(number) is handle:  # others arrive too, such as SIGCHLD
+                act(number)
 
     _handlers.add(handle)
-    before = {number: signal.signal(number, handle) for number in signals}
+    before = {number: signal.signal(number, handle) for number in (*signals, *asked)}
     descriptor = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     thread = HiddenThread(watch)
     thread.start()
@@ -64,7 +77,7 @@ def saving(save: Callable[[str], None], signals: Sequence[signal.Signals] = SIGN
         os.close(reader)
 
 
-def _stop(before: Mapping[signal.Signals, object], handle: object, writer: int, descriptor: int) -> None:
+def _stop(before: Mapping[int, object], handle: object, writer: int, descriptor: int) -> None:
     """Restore handlers and descriptor, but not over those that a script has set."""
     current = signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(descriptor if current == writer else current, warn_on_full_buffer=False)

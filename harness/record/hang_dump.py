@@ -1,36 +1,13 @@
-"""Lets a rank that hangs write torch's record of its collectives (Flight Recorder), when the launcher asks for it.
+"""Writes torch's record of the collectives of a rank that hangs (Flight Recorder), when the launcher asks for it."""
 
-The rank's main thread waits inside a collective then, and Python would run no handler. So a thread of our own waits for
-a signal that all other threads block. It takes no time until then.
-"""
-
-import contextlib
 import os
-import signal
 import sys
-import threading
 
 from rankscope.conf import RankDir
-from rankscope.conf.contract import DUMP
-from rankscope.harness.group.hidden_thread import HiddenThread
 
 
-def answer_for_dumps(rank_dir: RankDir) -> None:
-    """Answer the signal until the process ends. Threads and children that start later inherit the blocked signal."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {DUMP})
-
-    def watch() -> None:
-        while True:
-            signal.sigwait({DUMP})
-            with contextlib.suppress(Exception):  # a job must not end because it was asked
-                _write(rank_dir)
-
-    HiddenThread(watch).start()
-
-
-def _write(rank_dir: RankDir) -> None:
+def write_record(rank_dir: RankDir) -> None:
+    """Write it, if torch has one. It may be called from any thread: the main one waits inside a collective."""
     if "torch.distributed" not in sys.modules:
         return
     record = _record()
