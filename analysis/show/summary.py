@@ -205,6 +205,7 @@ def _stragglers(analysis: Analysis, staged: Sequence[Pipeline]) -> StragglerSumm
         named = {
             name: getattr(traced, name) for name in ("verdict", "rank", "ranks", "cause", "lateness_ms", "steps_late")
         }
+        own = None if job is None or traced.verdict != "undetermined" else job.reason
         return StragglerSummary(
             window="trace",
             **named,
@@ -214,7 +215,7 @@ def _stragglers(analysis: Analysis, staged: Sequence[Pipeline]) -> StragglerSumm
             chance=None,
             steps_judged=traced.steps_judged,
             slowdown=_slowdown(analysis),
-            reason=traced.reason,
+            reason=own or traced.reason,
             per_step=traced.per_step,
             traced=traced,
         )

@@ -92,7 +92,8 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     window = None if plain is None else Window.of(plain)
     cpu = None if window is None else CpuUse.of(window)
     notices += _shared_cores(cpu, recording.options.limits)
-    notices += _shared_devices(rank_infos(run_dir))
+    shared = _shared_devices(rank_infos(run_dir))
+    notices += shared
     traced_ns = slowed[recording.profiler]
     verdict, calls, slow = _job(run_dir, window, recording.options.limits)
     verdict = (
@@ -100,6 +101,9 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     )
     if verdict is not None and recording.independent:
         verdict = JobVerdict(verdict="undetermined", window=verdict.window, reason=NO_COLLECTIVE)
+    if verdict is not None and shared and verdict.verdict != "none" and verdict.cause != "data":
+        reason = "ranks share a GPU, and each is late while another one has it"
+        verdict = JobVerdict(verdict="undetermined", window=verdict.window, reason=reason)
     without = Unprofiled(
         ranks=sorted(found.ranks),
         window=window,

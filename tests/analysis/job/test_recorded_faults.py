@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,22 @@ def test_the_late_rank_and_its_cause(case: str, rank: int, cause: str, clean_ms:
 def test_nobody_is_late_in_a_clean_job(case: str, recorded: Path) -> None:
     summary = summarise(load(recorded / case))
     assert summary["stragglers"]["rank"] is None and summary["findings"] == []
+
+
+@pytest.mark.parametrize(("case", "named"), [("gpu_bound-compute_backward-1", None), ("gpu_bound-two_at_once-0", 0)])
+def test_of_ranks_that_share_a_gpu_only_a_slow_loader_is_named(case: str, named: int | None, recorded: Path) -> None:
+    """As recorded the first has a late rank, too; here both ranks say that they have the same GPU."""
+    folder = recorded / f"{case}-shared"
+    shutil.copytree(recorded / case, folder)
+    for path in folder.rglob("rank.json"):
+        info = json.loads(path.read_text())
+        path.write_text(json.dumps(info | {"device_uuid": "GPU-1"}))
+    summary = summarise(load(folder))
+    assert summary["stragglers"]["rank"] == named
+    (warning,) = [item for item in summary["warnings"] if item["kind"] == "devices_shared"]
+    assert warning["ranks"] == [[0, 1]]
+    if named is None:
+        assert "share a GPU" in summary["stragglers"]["reason"] and summary["findings"] == []
 
 
 @pytest.mark.parametrize(("case", "place", "period", "clean_ms"), [
