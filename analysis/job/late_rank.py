@@ -27,6 +27,7 @@ from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 
 Cause = Literal["compute", "data", "host", "copy"]
 _OUTSIDE = "outside forward, backward and optimizer"
+_AS_LONG = 0.95  # of the device's time, from which the host takes as long
 _UNBLOCKED = 2  # steps after the window has opened
 _SHARED_CORES = "rank {} comes after the others, but no longer than it waited for a core: other work takes its cores"
 FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance
@@ -207,8 +208,9 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why
     """Return why the rank at position `at` is late in the steps of `window`; None if nothing explains it.
 
     A part explains the lateness if its excess over the other ranks is at least `cause_share` of it. If the host has
-    enqueued its step before the device has finished it, the device is slow. If its forward pass does not show it and
-    the own part of the backward pass is unknown, it is the backward pass: with its waiting, it has no excess.
+    enqueued its step before the device has finished it, the device is slow. If its forward pass does not show it, it is
+    the backward pass. That needs an excess of its own part of only half as much: the collectives in which the other
+    ranks wait slow down what they compute meanwhile. If the own part is unknown, nothing else is needed.
     """
 
     def part(name: str) -> float:
@@ -229,9 +231,9 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why
         if cpu is not None and not window.on_device and _excess(cpu, at) < needed / 2:  # it sleeps, it does not compute
             parts[-1] = ("host", *parts[-1][1:])
     elif float(np.mean(ahead[at])) >= 0.5:
-        parts.append(("host", "forward", min(part("forward"), part("forward_host"))))
+        parts.append(("host", "forward", min(part("forward"), part("forward_host")) if _starves(window, at) else 0.0))
         parts.append(_compute(window, at))
-        if not window.backward_compute_ns.any():
+        if not window.backward_compute_ns.any() or _excess(window.backward_compute_ns, at) >= needed / 2:
             parts.append(("compute", "backward", lateness_ns))
     else:
         hosts = [f"{name}_host" for name in ("forward", "backward", "optimizer")]
@@ -240,6 +242,11 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why
         parts += [("host", _OUTSIDE, _excess(rest, at))]
     found = next((item for item in parts if item[2] >= needed), None)
     return None if found is None else Why(cause=found[0], part=found[1], excess_ns=found[2])
+
+
+def _starves(window: Window, at: int) -> bool:
+    """Return whether the host can be what the device waits for in the forward pass: then it takes as long there."""
+    return float(np.median(window.part("forward_host")[at])) >= _AS_LONG * float(np.median(window.part("forward")[at]))
 
 
 def _compute(window: Window, at: int) -> tuple[Cause, str, float]:

@@ -26,6 +26,14 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in_turn")
+    with tarfile.open(DATA / "two_h200_in_turn.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
 # The mean plain step of the clean job, in the same processes, was 36.30 (gpu_bound) and 24.79 ms (host_bound).
 @pytest.mark.parametrize(("case", "rank", "cause", "clean_ms"), [
     ("gpu_bound-compute_backward-1", 1, "compute", 36.22),
@@ -42,6 +50,26 @@ def test_the_late_rank_and_its_cause(case: str, rank: int, cause: str, clean_ms:
     (finding,) = [item for item in summary["findings"] if item["id"] == f"straggler_{cause}"]
     lost_ms = summary["throughput"]["step_ms_mean"] - clean_ms
     assert finding["ranks"] == [rank] and 0 < finding["recoverable_ms"] <= lost_ms + max(2.5, 0.1 * lost_ms)
+
+
+@pytest.mark.parametrize(("case", "rank", "cause", "part", "least"), [
+    ("compute_forward", 1, "compute", "forward", 0.9),
+    ("compute_backward", 1, "compute", "backward", 0.9),
+    ("longer_batches", 1, "compute", "backward", 0.75),  # collectives that wait slow down the backward pass of rank 0
+    ("copy", 0, "copy", "copies to the device", 0.9),
+    ("none", None, None, None, 0.0),
+])  # fmt: skip
+def test_a_gain_is_what_the_step_loses_against_clean_steps_in_turn(
+    case: str, rank: int | None, cause: str | None, part: str | None, least: float, in_turn: Path
+) -> None:
+    """Two H200s; each case has the clean steps of its own job, by the clock (truth.json)."""
+    summary = summarise(load(in_turn / case))
+    late = summary["stragglers"]
+    assert (late["rank"], late["cause"], late["part"]) == (rank, cause, part)
+    gains = [item["recoverable_ms"] for item in summary["findings"] if item["id"].startswith("straggler")]
+    clean_ms = np.median(json.loads((in_turn / case / "truth.json").read_text())["clean"])
+    lost_ms = summary["throughput"]["step_ms_p50"] - clean_ms
+    assert least * lost_ms <= sum(gains) <= lost_ms + 0.3
 
 
 @pytest.mark.parametrize("case", ["gpu_bound-none-0", "host_bound-none-1"])
