@@ -21,6 +21,7 @@ from rankscope.analysis.read.rank_trace import launch_of
 from rankscope.analysis.replay import cpu, device
 from rankscope.analysis.replay.gradients import Gradients, buckets
 from rankscope.analysis.replay.graph import NONE, Edges, Graph, Records, Work
+from rankscope.analysis.replay.order import in_order, rest
 from rankscope.analysis.replay.part import FIELDS, Part
 
 _SYNC = found_in(re.compile(r"Synchronize"))
@@ -29,7 +30,6 @@ _EVENT_WAIT = found_in(re.compile(r"StreamWaitEvent"))
 _FIELDS = (*FIELDS, "rank", "call", "size")
 _RECORD = ("rank", "role", "name", "step", "start", "end")
 _LINKED = 0.5  # share of records with a launch below which what the host does is unknown
-_BEFORE_END = 0.5  # ns: among points of one time, a record ends before the next starts
 
 
 def build(recording: Recording, gradients: Gradients | None = None) -> Graph:
@@ -194,7 +194,7 @@ class _Builder:
         """Return the points in order of time, and the edges in order of their targets."""
         points = {name: np.concatenate(parts) for name, parts in self.points.items()}
         edges = {name: np.concatenate(parts) for name, parts in self.edges.items()}
-        order, place = _order(points["time"], edges)
+        order, place = in_order(points["time"], edges)
         source, target = place[edges["source"]], place[edges["target"]]
         forward = source < target
         rows = np.flatnonzero(forward)
@@ -204,7 +204,7 @@ class _Builder:
         time = points["time"][order]
         origin = int(time.min()) if len(time) else 0
         time = time - origin
-        kept["delay"] = kept["delay"] + _rest(time, kept)
+        kept["delay"] = kept["delay"] + rest(time, kept)
         return Graph(
             origin=origin,
             time=time,
@@ -308,27 +308,3 @@ def _of_rows(column: Column, rows: Column) -> Column:
 
 def _keys(table: Table, rows: Column) -> list[tuple[int, int]]:
     return list(zip(table["start"][rows].tolist(), table["stream"][rows].tolist(), strict=True))
-
-
-def _rest(time: Column, edges: dict[str, Column]) -> Column:
-    """Return by how much each edge's target was recorded later than all its edges say, because one was left out."""
-    came = np.full(len(time), UNKNOWN)
-    np.maximum.at(came, edges["target"], time[edges["source"]] + edges["weight"] + edges["delay"])
-    return np.asarray((time - came)[edges["target"]])
-
-
-def _order(time: Column, edges: dict[str, Column]) -> tuple[Column, Column]:
-    """Return the points in an order in which edges go forward, and the place of each.
-
-    Of the points of one time, the ends of records come before starts, and collectives between their starts and ends.
-    """
-    key = (time - time.min()).astype(np.float64)
-    work = edges["work"]
-    ends = np.isin(work, [Work.COMPUTE, Work.COPY, Work.TRANSFER, Work.COMMUNICATION])
-    lasted = ends & (edges["weight"] > 0)
-    key[edges["target"][lasted]] -= _BEFORE_END
-    key[edges["source"][work == Work.TRANSFER]] += _BEFORE_END / 2
-    order = np.lexsort([np.arange(len(key)), key])
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return order, place

@@ -96,14 +96,9 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     notices += shared
     traced_ns = slowed[recording.profiler]
     verdict, calls, slow = _job(run_dir, window, recording.options.limits)
-    verdict = (
-        None if verdict is None else _of_all_ranks(verdict, set(found.ranks), plain_pass.world_size(found, config))
-    )
-    if verdict is not None and recording.independent:
-        verdict = JobVerdict(verdict="undetermined", window=verdict.window, reason=NO_COLLECTIVE)
-    if verdict is not None and shared and verdict.verdict != "none" and verdict.cause != "data":
-        reason = "ranks share a GPU, and each is late while another one has it"
-        verdict = JobVerdict(verdict="undetermined", window=verdict.window, reason=reason)
+    if verdict is not None:
+        verdict = _of_all_ranks(verdict, set(found.ranks), plain_pass.world_size(found, config))
+        verdict = _held(verdict, recording, shares_gpu=bool(shared))
     without = Unprofiled(
         ranks=sorted(found.ranks),
         window=window,
@@ -122,6 +117,14 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
         extra_ms=(traced_ns - base) * 1e-6 if base and traced_ns else None,
     )
     return without, notices
+
+
+def _held(verdict: JobVerdict, recording: Recording, *, shares_gpu: bool) -> JobVerdict:
+    """Return the verdict, or undetermined if the ranks' times say nothing about one another."""
+    reason = NO_COLLECTIVE if recording.independent else None
+    if shares_gpu and verdict.verdict != "none" and verdict.cause != "data":
+        reason = reason or "ranks share a GPU, and each is late while another one has it"
+    return verdict if reason is None else JobVerdict(verdict="undetermined", window=verdict.window, reason=reason)
 
 
 def _job(
