@@ -2,13 +2,12 @@
 
 import os
 import time
-from typing import Any
 
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.sinks.guarded import Background
-from rankscope.harness.watch.sinks.rank_metrics import by_rank, late_rank, needed, of_rank_0
+from rankscope.harness.watch.sinks.rank_metrics import RankMetrics, needed
 from rankscope.harness.watch.sinks.sink import Sink
 
 
@@ -22,7 +21,7 @@ def open_sink(options: Options, folder: MonitorDir, context: RankContext) -> Sin
     return Background("mlflow", lambda: Mlflow(uri, folder.path.name, context.world_size))
 
 
-class Mlflow:
+class Mlflow(RankMetrics):
     """A run of its own. It uses a client, so that the active run of the job stays what it is."""
 
     def __init__(self, uri: str | None, name: str, world_size: int) -> None:
@@ -37,23 +36,13 @@ class Mlflow:
         self._run = self._client.create_run(number, run_name=name).info.run_id
         self._client.log_param(self._run, "world_size", world_size)
 
-    def steps(self, lines: list[dict[str, Any]]) -> None:
-        """Ignore single steps: the statistics of the window say enough."""
-
-    def stats(self, stats: dict[str, Any]) -> None:
-        self._log(stats["step"], of_rank_0(stats))
-
-    def ranks(self, step: int, stats: list[dict[str, float]]) -> None:
-        self._log(step, by_rank(stats))
-
-    def event(self, event: dict[str, Any], text: str) -> None:
-        self._log(event["step"], late_rank(event))
+    def last_event(self, text: str) -> None:
         self._client.set_tag(self._run, "last_event", text)
 
     def close(self) -> None:
         self._client.set_terminated(self._run)
 
-    def _log(self, step: int, values: dict[str, float]) -> None:
+    def log(self, step: int, values: dict[str, float]) -> None:
         now = int(time.time() * 1000)
         metrics = [self._metric(name, value, now, step) for name, value in values.items()]
         if metrics:

@@ -1,6 +1,7 @@
 """The numbers of all ranks as names and values, for logs that keep one run per job."""
 
 import importlib.util
+from typing import Any
 
 import numpy as np
 
@@ -38,3 +39,26 @@ def needed(package: str) -> None:
     """Raise `ImportError` that says which extra has a package, if it is not installed."""
     if importlib.util.find_spec(package) is None:
         raise ImportError(_MISSING.format(package, package))
+
+
+class RankMetrics:
+    """What tools for experiments get: the statistics of every rank by step, and the last event."""
+
+    def steps(self, lines: list[dict[str, Any]]) -> None:
+        """Ignore single steps: the statistics of the window say enough."""
+
+    def stats(self, stats: dict[str, Any]) -> None:
+        self.log(stats["step"], of_rank_0(stats))
+
+    def ranks(self, step: int, stats: list[dict[str, float]]) -> None:
+        self.log(step, by_rank(stats))
+
+    def event(self, event: dict[str, Any], text: str) -> None:
+        self.log(event["step"], late_rank(event))
+        self.last_event(text)
+
+    def log(self, step: int, values: dict[str, float]) -> None:
+        raise NotImplementedError
+
+    def last_event(self, text: str) -> None:
+        raise NotImplementedError

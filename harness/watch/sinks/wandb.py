@@ -1,12 +1,10 @@
 """Weights & Biases, live: one run for the job, written by rank 0, with the statistics of every rank."""
 
-from typing import Any
-
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.sinks.guarded import Background
-from rankscope.harness.watch.sinks.rank_metrics import by_rank, late_rank, needed, of_rank_0
+from rankscope.harness.watch.sinks.rank_metrics import RankMetrics, needed
 from rankscope.harness.watch.sinks.sink import Sink
 
 
@@ -20,7 +18,7 @@ def open_sink(options: Options, folder: MonitorDir, context: RankContext) -> Sin
     return Background("wandb", lambda: Wandb(project, folder, context.world_size))
 
 
-class Wandb:
+class Wandb(RankMetrics):
     """A run of its own beside one that the job may have. The mode (`WANDB_MODE`), host and key are those of wandb."""
 
     def __init__(self, project: str | None, folder: MonitorDir, world_size: int) -> None:
@@ -40,22 +38,12 @@ class Wandb:
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
-    def steps(self, lines: list[dict[str, Any]]) -> None:
-        """Ignore single steps: the statistics of the window say enough."""
-
-    def stats(self, stats: dict[str, Any]) -> None:
-        self._log(stats["step"], of_rank_0(stats))
-
-    def ranks(self, step: int, stats: list[dict[str, float]]) -> None:
-        self._log(step, by_rank(stats))
-
-    def event(self, event: dict[str, Any], text: str) -> None:
-        self._log(event["step"], late_rank(event))
+    def last_event(self, text: str) -> None:
         self._run.summary["last_event"] = text
 
     def close(self) -> None:
         self._run.finish()
 
-    def _log(self, step: int, values: dict[str, float]) -> None:
+    def log(self, step: int, values: dict[str, float]) -> None:
         if values:
             self._run.log({"step": step, **values})

@@ -18,20 +18,21 @@ from rankscope.analysis.job.timed_calls import RankCalls, match
 DATA = Path(__file__).parents[2] / "data" / "unprofiled"
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("two_h200")
-    with tarfile.open(DATA / "two_h200.tar.xz") as archive:
+def unpacked(name: str, factory: pytest.TempPathFactory) -> Path:
+    folder = factory.mktemp(name)
+    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return folder
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked("two_h200", tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("in_turn")
-    with tarfile.open(DATA / "two_h200_in_turn.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpacked("two_h200_in_turn", tmp_path_factory)
 
 
 # The mean plain step of the clean job, in the same processes, was 36.30 (gpu_bound) and 24.79 ms (host_bound).
