@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.collective_kinds import collective_kind, payload_bytes
+from rankscope.analysis.core.collective_kinds import SYNCHRONISING, UNKNOWN_KIND, collective_kind, payload_bytes
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.window import Matrix
@@ -59,12 +59,15 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
     def lateness(self, ranks: list[int], steps: list[int]) -> Matrix:
         """Return ranks x steps (ns): the largest lateness of a rank over the calls of a step, at least 0.
 
+        Calls that do not end for all ranks together (sends, broadcasts) count as little as in a trace: a stage of a
+        pipeline waits by design.
         Lateness at a call is the median over the other ranks of their duration, minus the rank's own. The sum over
         calls would be too much: once a rank is late, the others have their later buckets ready and wait for each of
         them, which they also do if the late rank is as fast as they are from then on.
         """
         late = np.zeros((len(ranks), len(steps)))
-        rows = [np.flatnonzero(self.step == step) for step in steps]
+        judged = np.array([kind in SYNCHRONISING or kind == UNKNOWN_KIND for kind in self.kind], bool)
+        rows = [np.flatnonzero((self.step == step) & judged) for step in steps]
         for row, own in enumerate(self.ranks.index(rank) for rank in ranks):
             excess = self.lateness_at_calls(own)
             late[row] = [max(0.0, float(excess[at].max(initial=0.0))) for at in rows]

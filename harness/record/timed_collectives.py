@@ -117,7 +117,7 @@ def _batch(entry: dict[str, Any], parts: list[dict[str, Any]]) -> dict[str, Any]
         key: parts[0][key] for key in ("is_p2p", "p2p_seq_id", "input_dtypes", "output_dtypes") if key in parts[0]
     }
     sizes = {key: [size for part in parts for size in part.get(key) or ()] for key in ("input_sizes", "output_sizes")}
-    return entry | common | sizes | {"profiling_name": names.pop() if len(names) == 1 else entry["profiling_name"]}
+    return entry | common | sizes | {"profiling_name": names.pop() if len(names) == 1 else "nccl:sendrecv"}
 
 
 def _group(entry: dict[str, Any]) -> str:

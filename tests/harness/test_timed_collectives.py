@@ -28,6 +28,6 @@ def test_a_batch_is_one_call_with_the_sizes_of_its_messages() -> None:
     assert [(one["profiling_name"], one.get("duration_ms"), one.get("input_sizes")) for one in found] == [
         ("nccl:send 0->1", 1.5, [[16]]),
         ("nccl:all_reduce", 2.0, None),
-        ("nccl:coalesced", 0.5, [[16], [32]]),
+        ("nccl:sendrecv", 0.5, [[16], [32]]),
         ("nccl:send 0->1", None, [[8]]),
     ]

@@ -144,3 +144,20 @@ def test_nccl_s_record_alone_names_the_rank(fault: str, rank: int | None, plante
     assert found.rank == rank
     if planted_ms is not None:
         assert found.lateness_ns is not None and found.lateness_ns * 1e-6 == pytest.approx(planted_ms, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "late_ms"), [("nccl:all_reduce", 4.0), ("nccl:sendrecv", 0.0), ("nccl:broadcast", 0.0)]
+)
+def test_only_calls_that_end_together_show_who_is_late(kind: str, late_ms: float) -> None:
+    """Rank 1 comes 4 ms after rank 0 to one call in each of two steps."""
+    calls = {
+        rank: RankCalls(
+            group=["0"] * 2, seq=[1, 2], kind=[kind] * 2, in_nelems=[8] * 2, out_nelems=[8] * 2, dtype=["Float"] * 2,
+            duration_ns=[took] * 2, enqueued_ns=[15, 25],
+        )
+        for rank, took in ((0, 5_000_000), (1, 1_000_000))
+    }  # fmt: skip
+    starts = {rank: (np.array([0, 1]), np.array([10, 20])) for rank in (0, 1)}
+    late = match(calls, starts).lateness([0, 1], [0, 1])
+    assert (late / 1e6).tolist() == [[0, 0], [late_ms, late_ms]]
