@@ -223,8 +223,9 @@ def program() -> NoReturn:
     gc.set_threshold(_SELDOM)
     status = main()
     try:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # None: it was closed before the start
+                stream.flush()
     except (OSError, ValueError):
         sys.exit(status)
     if threading.active_count() > 1:  # they may have work left

@@ -47,6 +47,18 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def write_where_asked(path: Path, text: str) -> None:
+    """Write to a path that a user named: as `write_text`, but into what is no regular file (a pipe, /dev/stdout).
+
+    A link is followed, because the user chose it.
+    """
+    if path.exists() and not path.is_file():
+        with naming(path), path.open("w", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        write_text(path.resolve(), text)
+
+
 def write_parquet(path: Path, table: Any) -> None:
     """Write an Arrow table, completely or not at all. Through an open file, as Arrow takes only names in UTF-8."""
     import pyarrow.parquet as pq

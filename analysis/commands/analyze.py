@@ -3,7 +3,6 @@
 Exit status: 0 the numbers are valid, 3 they are partial, 2 there are none (one line says why), 1 a bug.
 """
 
-import json
 import os
 import re
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from rankscope.analysis.commands.common import (
     Recording,
     no_cache_option,
     output,
+    put_json,
     results_folder,
     run_command,
     steps_from_option,
@@ -32,7 +32,6 @@ from rankscope.analysis.show.terminal import show
 from rankscope.conf import RunDir
 from rankscope.conf.command import complain
 from rankscope.conf.contract import NO_NUMBERS, OK, PARTIAL
-from rankscope.conf.files import write_json
 
 Tell = Callable[[Json], None]  # prints a summary
 
@@ -140,7 +139,7 @@ def analyze(
         from rankscope.analysis.show.summary import error_summary
 
         complain(f"rankscope: {error}")
-        _write_json(error_summary(str(error), error.notices), json_file)
+        put_json(json_file, error_summary(str(error), error.notices))
         return NO_NUMBERS
 
 
@@ -157,7 +156,7 @@ def _analyze(
     key = answers.key_of(paths, options)
     tell = partial(show, console=console, brief=brief)
     summary = _given_again(key, folder, tell, console) or _made(paths, options, key, folder, tell, console)
-    _write_json(summary, json_file)
+    put_json(json_file, summary)
     return PARTIAL if summary["status"] == "partial" else OK
 
 
@@ -219,10 +218,3 @@ def _folder(paths: tuple[Path, ...], out: Path | None) -> Path | None:
     if len(paths) != 1 or not RunDir(paths[0]).record.exists():
         return None
     return results_folder(paths[0])
-
-
-def _write_json(summary: Json, target: Path | None) -> None:
-    if target == Path("-"):
-        click.echo(json.dumps(summary, indent=1, allow_nan=False))
-    elif target is not None:
-        write_json(target, summary)

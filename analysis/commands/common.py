@@ -12,7 +12,7 @@ import click
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read import remote
 from rankscope.conf import RunDir, RunDirError, command
-from rankscope.conf.files import write_json
+from rankscope.conf.files import write_where_asked
 from rankscope.conf.sweep_dir import SweepDir
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def results_folder(recording: Path) -> Path:
 def put_json(place: Path | None, data: Any) -> None:
     """Write plain values to the file of --json, to stdout for `-`; None: not asked for."""
     if place == Path("-"):
-        click.echo(json.dumps(data, indent=1))  # ASCII: names could control the terminal
+        click.echo(json.dumps(data, indent=1, allow_nan=False))  # ASCII: names could control the terminal
     elif place is not None:
-        write_json(place, data)
+        write_where_asked(place, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def run_command(run: click.Command, argv: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import textwrap
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,8 +31,11 @@ class Mlflow:
             number = self._client.create_experiment(experiment) if found is None else found.experiment_id
             run = self._client.create_run(number, run_name=name, tags={"rankscope.recording": group})
         except MlflowException as error:
-            told = str(error).splitlines()[0][:300]
-            raise AnalysisError(f"mlflow: {told}; check the tracking URI") from None
+            told = textwrap.shorten(str(error).splitlines()[0], 300, placeholder=" ...")
+            raise AnalysisError(
+                f"mlflow: {told} Give the address of a server (--uri), install the complete mlflow, or set "
+                "MLFLOW_ALLOW_FILE_STORE=true for a folder"
+            ) from None
         self._id = run.info.run_id
         self._scalars = BySteps()
 

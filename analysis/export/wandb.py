@@ -16,14 +16,21 @@ class Wandb:
     """A run of W&B; the mode (`WANDB_MODE`), host and key are those of wandb. Raises `AnalysisError` without a key."""
 
     def __init__(self, project: str | None, group: str, name: str, folder: Path) -> None:
-        if wandb.setup().settings.mode == "online" and not wandb.login(prompt=False):
+        try:
+            refused = wandb.setup().settings.mode == "online" and not wandb.login(prompt=False)
+        except (wandb.Error, ValueError) as error:
+            raise AnalysisError(f"wandb: {str(error).splitlines()[0][:300]}") from None
+        if refused:
             raise AnalysisError("wandb has no API key; run `wandb login`, or set WANDB_MODE=offline")
-        folder.mkdir(parents=True, exist_ok=True)
-        settings = wandb.Settings(console="off", save_code=False, disable_git=True)
-        self._run = wandb.init(
-            project=project, group=group, name=name, job_type="rankscope", dir=str(folder), reinit="create_new",
-            settings=settings,
-        )  # fmt: skip
+        self._files = folder / "wandb"  # as wandb calls it
+        self._files.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run = wandb.init(
+                project=project, group=group, name=name, job_type="rankscope", dir=str(folder), reinit="create_new",
+                settings=wandb.Settings(console="off", save_code=False, disable_git=True),
+            )  # fmt: skip
+        except (wandb.Error, ValueError) as error:
+            raise AnalysisError(f"wandb: {str(error).splitlines()[0][:300]}") from None
         self._scalars = BySteps()
         self._images: dict[str, Any] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="rankscope-")
@@ -48,3 +55,6 @@ class Wandb:
             self._run.log(self._images)
         self._run.finish()
         self._folder.cleanup()
+        for path in self._files.rglob("*"):
+            if path.is_symlink():  # to the latest run and its logs; commands refuse to write where links are
+                path.unlink()

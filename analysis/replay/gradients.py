@@ -10,12 +10,13 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.notices import AnalysisError
-from rankscope.analysis.core.record_kinds import COMPUTE
+from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE
 from rankscope.analysis.core.table import Column, Table
 from rankscope.analysis.replay.graph import NONE
 
 _MB = 1e6
 _MIB = 1 << 20
+_MOST_BUCKETS = 10_000  # of a step
 _FIRST_BUCKET = 1 * _MIB  # DDP's own: the first one is small, so that communication begins early
 USUAL_BUCKET = 25.0  # MiB, DDP's default for the others
 
@@ -29,6 +30,13 @@ class Gradients(msgspec.Struct, frozen=True, kw_only=True):
     def sizes(self) -> list[int]:
         """Return the bytes of the buckets in the order in which they are reduced."""
         left, cap = round(self.megabytes * _MB), round(self.bucket_cap_mb * _MIB)
+        if left < 1 or cap < 1:
+            raise AnalysisError("gradient_mb, bucket_cap_mb: less than a byte; give megabytes")
+        if left / cap > _MOST_BUCKETS:
+            raise AnalysisError(
+                f"gradient_mb={self.megabytes:g} in buckets of {self.bucket_cap_mb:g} MiB: more than {_MOST_BUCKETS} "
+                "buckets; give larger ones (bucket_cap_mb=)"
+            )
         found = [min(left, _FIRST_BUCKET, cap)]
         left -= found[0]
         return found + [cap] * (left // cap) + ([left % cap] if left % cap else [])
@@ -45,6 +53,8 @@ class Buckets(msgspec.Struct, frozen=True, kw_only=True):
 
 def buckets(records: Table, thread: Column, steps: list[int], gradients: Gradients) -> Buckets:
     """Return the buckets of the steps; `AnalysisError` if the recording does not show the backward pass."""
+    if (records["role"] == COMMUNICATION).any():
+        raise AnalysisError("gradient_mb: the recorded rank communicates already, so it is one of several")
     sizes = np.array(gradients.sizes(), np.int64)
     after, before = [], []
     for step in steps:

@@ -18,6 +18,7 @@ from rankscope.analysis.replay.graph import NONE, Graph, Work
 from rankscope.conf.contract import bus_factor
 
 _MB = 1 << 20  # of DDP's bucket_cap_mb
+_LONGEST_NS = 86_400e9
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +44,16 @@ def job_of(changes: Sequence[Change | JobChange]) -> Job | None:
     own = [change for change in changes if isinstance(change, JobChange)]
     if not own:
         return None
+    keys = [change.key for change in own]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise AnalysisError(f"{twice}: given twice; say it once")
     job = Job(text=" ".join(change.text for change in own), **{change.key: change.value for change in own})
     for key in ("ranks", "bucket_cap_mb", "gradient_mb", "busbw_GBs"):
         if getattr(job, key) == 0:
-            raise AnalysisError(f"{key}=0: a job needs more than that")
+            raise AnalysisError(f"{key}=0: give a number above 0")
+    if job.ranks is not None and not job.ranks.is_integer():
+        raise AnalysisError(f"ranks={job.ranks:g}: give a whole number")
     if job.alpha_us is not None and job.busbw_GBs is None:
         raise AnalysisError("alpha_us: say the bandwidth, too: busbw_GBs=300")
     if job.gradient_mb is not None and (job.ranks is None or job.ranks < 2):
@@ -54,13 +61,21 @@ def job_of(changes: Sequence[Change | JobChange]) -> Job | None:
     return job
 
 
+def unknown_sizes(graph: Graph, job: Job | None) -> int:
+    """Return how many collectives keep their recorded time in another network, because their size is unknown."""
+    if job is None or job.busbw_GBs is None:
+        return 0
+    own = (graph.edges.work == Work.TRANSFER) & (graph.edges.call != NONE) & (graph.edges.bytes == UNKNOWN)
+    return len(np.unique(graph.edges.call[own]))
+
+
 def apply_to_job(graph: Graph, job: Job, weight: Column, ceilings: Ceilings | None) -> Column:
     """Return the weights for this job; `AnalysisError` if the recording cannot tell."""
     rows = np.flatnonzero((graph.edges.work == Work.TRANSFER) & (graph.edges.call != NONE))
     if not len(rows):
         raise AnalysisError(
-            f"{job.text}: no collective with known partners was recorded; if this is one rank, say what a step of the "
-            "larger job would reduce: gradient_mb=500 for 500 MB of gradients"
+            f"{job.text}: no collective with known partners was recorded"
+            + ("; say what a step of the larger job would reduce: gradient_mb=500 (MB)" if _alone(graph) else "")
         )
     weight = weight.astype(float)
     ranks = _ranks_of(graph, job, rows)
@@ -73,6 +88,10 @@ def apply_to_job(graph: Graph, job: Job, weight: Column, ceilings: Ceilings | No
     if job.bucket_cap_mb is not None and job.gradient_mb is None:
         weight = _with_buckets(graph, job.text, job.bucket_cap_mb, weight, rows)
     return weight
+
+
+def _alone(graph: Graph) -> bool:
+    return len(np.unique(graph.records.rank)) == 1
 
 
 def _ranks_of(graph: Graph, job: Job, rows: Column) -> Column:
@@ -99,11 +118,14 @@ def _scaled(graph: Graph, rows: Column, ranks: Column) -> Column:
 def _over_network(graph: Graph, job: Job, rows: Column, ranks: Column) -> Column:
     """Return the transfers (ns) over a network of this bandwidth: a constant, and bytes times bus factor over it."""
     sizes = graph.edges.bytes[rows]
-    if (sizes == UNKNOWN).any() or not job.busbw_GBs:
-        raise AnalysisError(f"{job.text}: the sizes of some collectives were not recorded, so their time is unknown")
+    if (sizes == UNKNOWN).all() or not job.busbw_GBs:
+        raise AnalysisError(f"{job.text}: the sizes of the collectives were not recorded, so their time is unknown")
     kinds = [graph.names[code] for code in graph.edges.name[rows].tolist()]
     factors = np.array([bus_factor(kind, int(count)) for kind, count in zip(kinds, ranks.tolist(), strict=True)])
-    return np.asarray((job.alpha_us or 0.0) * 1e3 + sizes * factors / job.busbw_GBs)
+    found = (job.alpha_us or 0.0) * 1e3 + sizes * factors / job.busbw_GBs
+    if found.max(initial=0) > _LONGEST_NS:
+        raise AnalysisError(f"{job.text}: a collective would take longer than a day; give a faster network")
+    return np.where(sizes == UNKNOWN, graph.edges.weight[rows] * _scaled(graph, rows, ranks), found)
 
 
 def _measured(graph: Graph, job: Job, rows: Column, ranks: Column, ceilings: Ceilings | None) -> Column:

@@ -17,7 +17,7 @@ from rankscope.analysis.replay.changes import Change, apply, parse
 from rankscope.analysis.replay.critical_path import Share, path, shares, slack
 from rankscope.analysis.replay.gradients import Gradients
 from rankscope.analysis.replay.graph import Graph, Work
-from rankscope.analysis.replay.job_changes import Job, apply_to_job, job_of
+from rankscope.analysis.replay.job_changes import Job, apply_to_job, job_of, unknown_sizes
 
 _NS_PER_MS = 1e6
 _SAME = 0.03  # a traced step this close to the plain one differs by chance or by other than the host
@@ -101,7 +101,9 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
     shares_after = shares(graph, path(graph, after, changed), by_rank=True)
     if changes and recording.on_gpu and replayed.host_factor is None and _host_share(shares_after) > _HOST_DECIDES:
         notes.append("then the host decides; its recorded work contains the profiler's, so the step may be shorter")
-    spread = max(_standard_error(graph, times, after) * _T, _WRONG_BY) if changes else 0.0
+    if unsized := unknown_sizes(graph, job):
+        notes.append(f"{unsized} collectives keep their recorded time, because their size was not recorded")
+    spread = min(1.0, max(_standard_error(graph, times, after) * _T, _WRONG_BY)) if changes else 0.0
     return Prediction(
         changes=list(changes),
         step_ms=measured,
@@ -154,8 +156,9 @@ def _host_factor(graph: Graph, plain_ms: float) -> float | None:
 
 
 def _standard_error(graph: Graph, times: Column, after: Column) -> float:
-    """Return the standard error of the ratio of both steps, from step to step."""
+    """Return the standard error of the ratio of both steps, from step to step, as a share of it; at most 1."""
     before, now = np.diff(graph.boundaries(times)), np.diff(graph.boundaries(after))
-    if len(before) < 2 or (before <= 0).any():
+    if len(before) < 2 or (before <= 0).any() or now.sum() <= 0:
         return 0.0
-    return float(np.std(now / before, ddof=1) / np.sqrt(len(before)))
+    ratio = now / before
+    return min(1.0, float(np.std(ratio, ddof=1) / np.sqrt(len(before)) / ratio.mean()))

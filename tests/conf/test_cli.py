@@ -1,13 +1,17 @@
 """The command `rankscope`: its table, and one line for what cannot be done."""
 
+import json
 import os
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from rankscope.conf import cli
+
+HANG = Path(__file__).parents[1] / "data" / "hangs" / "order"
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,6 +84,24 @@ def test_a_poor_or_full_terminal_is_no_bug(words: list[str]) -> None:
             text=True,
         )
     assert ended.returncode == 2 and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("redirected", "status"), [(">&-", 0), (">&- 2>&-", 0), ("> pipe.json", 0)])
+def test_closed_streams_change_no_status(redirected: str, status: int, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m rankscope.conf.cli hang {HANG} --json found.json {redirected}"
+    ended = subprocess.run(command, shell=True, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stderr) == (status, "")
+    assert json.loads((tmp_path / "found.json").read_text())["cause"] == "different_order"
+
+
+def test_json_goes_into_pipes_and_through_links(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "found.json")
+    os.mkfifo(tmp_path / "pipe")
+    with subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE) as reader:
+        for name in ("link", "pipe"):
+            assert cli.main(["hang", str(HANG), "--json", str(tmp_path / name), "--quiet"]) == 0
+        assert reader.communicate(timeout=60)[0] == (tmp_path / "found.json").read_bytes()
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "pipe").is_fifo()
 
 
 @pytest.mark.parametrize(

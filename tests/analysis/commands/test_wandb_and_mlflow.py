@@ -56,6 +56,17 @@ def test_wandb(run: Path) -> None:
         assert {row["_step"]: row[name] for row in rows if name in row} == pytest.approx(steps_of(run, rank))
     assert rows[-1]["timeline/_type"] == "image-file"
     assert config(file)["world_size"] == 2 and summary(file)["result/step_ms"] > 0
+    assert not any(path.is_symlink() for path in run.rglob("*"))  # no command writes into a folder with links
+
+
+@pytest.mark.parametrize(("mode", "project"), [("bogus", "speed"), ("offline", "a/b")])
+def test_what_wandb_refuses_is_one_line(
+    mode: str, project: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", mode)
+    assert wandb.main([str(run), "--project", project, "--quiet"]) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rankscope")]
+    assert len(told) == 1 and "wandb: " in told[0]
 
 
 def test_mlflow(run: Path, tmp_path: Path) -> None:
@@ -86,6 +97,6 @@ def test_what_does_not_work_is_one_line(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert mlflow.main([str(run), "--uri", "nonsense://", "--quiet"]) == 2
-    assert "check the tracking URI" in (error := capsys.readouterr().err) and error.count("\n") == 1
+    assert "Give the address of a server" in (error := capsys.readouterr().err) and error.count("\n") == 1
     assert mlflow.main([str(tmp_path), "--uri", (tmp_path / "mlruns").as_uri(), "--quiet"]) == 2
     assert capsys.readouterr().err.count("\n") == 1

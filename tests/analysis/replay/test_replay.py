@@ -1,6 +1,7 @@
 """The replay: exact on real traces, monotone, and right about changes whose effect is known from a model of the job."""
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -185,6 +186,36 @@ def test_a_finding_stands_for_the_change_that_mends_it(capsys: pytest.CaptureFix
 def test_what_is_no_change_is_refused(text: str) -> None:
     with pytest.raises(AnalysisError, match=r"not a (change|regular expression)"):
         parse(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (["ranks=4", "gradient_mb=1e5"], "not a change"),
+        (["ranks=4", "gradient_mb=100000", "busbw_GBs=300", "bucket_cap_mb=0.0001"], "more than 10000 buckets"),
+        (["ranks=4", "gradient_mb=0.0000000001", "busbw_GBs=300"], "less than a byte"),
+        (["ranks=4", "gradient_mb=100", "busbw_GBs=0.000000000001"], "longer than a day"),
+        (["ranks=4.5", "gradient_mb=100", "busbw_GBs=300"], "whole number"),
+        (["ranks=2", "ranks=4"], "given twice"),
+        (["ranks=4"], "say what a step of the larger job would reduce"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(changes: list[str], said: str) -> None:
+    with pytest.raises(AnalysisError, match=said):
+        predict(load(DATA / "one_rank" / "comm_bound_w1"), changes)
+
+
+def test_one_of_several_ranks_gets_no_second_all_reduces(tmp_path: Path) -> None:
+    shutil.copy(DATA / "traces" / "comm_bound_w4" / "rank0.json.gz", tmp_path)
+    with pytest.raises(AnalysisError, match="communicates already"):
+        predict(load(tmp_path), ["ranks=4", "gradient_mb=100", "busbw_GBs=300"])
+
+
+def test_an_interval_grows_with_its_prediction(tmp_path: Path) -> None:
+    simulate(Job(world=2, transfer=5 * MS), tmp_path)
+    for change in ("transfer*1000", "compute+100000ms"):
+        found = predict(load(tmp_path), [change])
+        assert 0.9 * found.predicted_ms <= found.low_ms <= found.high_ms <= 1.1 * found.predicted_ms
 
 
 def test_ranks_that_no_job_has_are_refused() -> None:
