@@ -59,14 +59,10 @@ def test_wandb(run: Path) -> None:
     assert not any(path.is_symlink() for path in run.rglob("*"))  # no command writes into a folder with links
 
 
-@pytest.mark.parametrize(("mode", "project"), [("bogus", "speed"), ("offline", "a/b")])
-def test_what_wandb_refuses_is_one_line(
-    mode: str, project: str, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("WANDB_MODE", mode)
-    assert wandb.main([str(run), "--project", project, "--quiet"]) == 2
+def test_what_wandb_refuses_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert wandb.main([str(run), "--project", "a/b", "--quiet"]) == 2
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("rankscope")]
-    assert len(told) == 1 and "wandb: " in told[0]
+    assert len(told) == 1 and "Invalid project name" in told[0]
 
 
 def test_mlflow(run: Path, tmp_path: Path) -> None:
