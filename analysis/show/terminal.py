@@ -219,7 +219,8 @@ def _collectives(summary: Json) -> RenderableType | None:
     rows = summary["collectives"]
     if not rows:
         return None
-    table = Table(title="Collectives (median ms per call)", title_justify="left", box=None)
+    title = "Collectives (median ms per call; busbw from the shortest duration of a rank)"
+    table = Table(title=title, title_justify="left", box=None)
     for title in ("kind", "group", "size", "calls", "transfer", "wait", "busbw GB/s", "unmatched"):
         table.add_column(title, justify="left" if title in ("kind", "group") else "right")
     for row in rows[:_SHOWN_COLLECTIVES]:
