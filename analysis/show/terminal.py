@@ -219,7 +219,7 @@ def _collectives(summary: Json) -> RenderableType | None:
     rows = summary["collectives"]
     if not rows:
         return None
-    title = "Collectives (median ms per call; busbw from the shortest duration of a rank)"
+    title = "Collectives (median ms per call; busbw from the shortest duration)"
     table = Table(title=title, title_justify="left", box=None)
     for title in ("kind", "group", "size", "calls", "transfer", "wait", "busbw GB/s", "unmatched"):
         table.add_column(title, justify="left" if title in ("kind", "group") else "right")
