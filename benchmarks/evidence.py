@@ -1,6 +1,6 @@
 """Records everything that docs/ shows of several GPUs: a scaling report, the confusion matrix, scripts, and more.
 
-    python benchmarks/evidence.py --out FOLDER --ranks 1,2           # two GPUs: about half an hour
+    python benchmarks/evidence.py --out FOLDER --ranks 1,2           # two GPUs
     python benchmarks/evidence.py --out FOLDER --ranks 1,2,4 --only scaling,once
     python benchmarks/evidence.py --out FOLDER --ranks 1,2 --seconds 500     # the same command again goes on there
     python benchmarks/evidence.py --out FOLDER --ranks 2 --only outside --outside FILE

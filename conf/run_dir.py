@@ -297,7 +297,7 @@ class RunDir:
             version = record["layout"]
             newer = version > LAYOUT_VERSION
         except (OSError, ValueError, KeyError, TypeError):
-            raise RunDirError(f"{self.record}: not a rankscope run record") from None
+            raise RunDirError(f"{self.record}: not a rankscope run record; give a run folder") from None
         if newer:
             raise RunDirError(
                 f"{self.record}: layout {version} is newer than this rankscope reads ({LAYOUT_VERSION}); update it"

@@ -39,7 +39,7 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[int]  # left no dump
     odd: list[int]  # called something else with the same number
     odd_kind: str | None = None
-    usual_sizes: str = ""  # of the others' call, if it has known ones
+    usual_sizes: str = ""  # of the others' call, as words
     even_split: bool = False  # as many ranks called the one as the other, so either may be wrong
     swapped: bool = False  # the odd ranks made the same calls in another order
 
@@ -189,14 +189,13 @@ def _words(cause: Cause, item: Pending | None, ranks: Sequence[int], left: Left)
     elif cause == "no_dump":
         one = len(ranks) == 1
         how = "it crashed, or does not answer" if one else "they crashed, or do not answer"
-        if left.unread:
-            how += ", or its dump is one that cannot be read" if one else ", or their dumps cannot be read"
-        lines.insert(0, f"{_named(ranks)} left no dump, and {call} lacks {'it' if one else 'them'}: {how}.")
+        dump = "no dump that can be read" if left.unread else "no dump"
+        lines.insert(0, f"{_named(ranks)} left {dump}, and {call} lacks {'it' if one else 'them'}: {how}.")
     elif item.odd:
         how = "made calls in another order:" if cause == "different_order" else "called"
         told = f"{_named(item.odd)} {how} {item.odd_kind} as number {item.seq}"
-        others = "the other" if len(item.waiting) == 1 else "the others"
-        lines.insert(0, f"{told}, where {others} called {call}{item.usual_sizes}.")
+        others = "the other rank" if len(item.waiting) == 1 else "the others"
+        lines.insert(0, f"{told}, while {others} called {call}{item.usual_sizes}.")
     elif cause == "different_order":
         who = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:16]))}"
         lines.insert(0, f"Ranks wait in a circle: {call} lacks {who}, waiting in another group.")

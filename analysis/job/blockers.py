@@ -11,7 +11,7 @@ import numpy as np
 
 from rankscope.analysis.core.collective_kinds import SYNCHRONISING
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.core.notices import Level, Notice
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.inspector_calls import GroupCalls, Matched
@@ -194,27 +194,34 @@ def _quality(found: Matched, sizes: list[Size], pairs: int) -> list[Notice]:
             "transfers, waits and the late rank of their communicators are unknown; add their files"
         )
         notices.append(Notice(kind="ranks_missing", level="partial", message=text, details={"ranks": found.missing}))
-    incomplete = sum(item.incomplete for item in found.groups)
-    if incomplete:
-        text = (
-            f"{incomplete} collectives are not in the files of all ranks and are left out: Inspector keeps the last "
-            "1024 of a communicator unless NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS is set"
-        )
-        notices.append(Notice(kind="records_missing", message=text, details={"count": incomplete}))
-    unseen = sum(item.unseen for item in found.groups)
-    if unseen:
-        text = (
-            f"{unseen} collectives are in no file: smaller than NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8192), or lost; "
-            "who is late at them is unknown"
-        )
-        notices.append(Notice(kind="numbers_unseen", level="info", message=text, details={"count": unseen}))
-    unusable = sum(item.unusable for item in found.groups)
-    if unusable:
-        text = (
-            f"{unusable} collectives are left out: they have no time, only that of their enqueueing (collective_cpu), "
-            "or ranks disagree about them"
-        )
-        notices.append(Notice(kind="calls_unusable", message=text, details={"count": unusable}))
+    lost: tuple[tuple[int, str, Level, str], ...] = (
+        (
+            sum(item.incomplete for item in found.groups),
+            "records_missing",
+            "warning",
+            "are not in the files of all ranks and are left out: Inspector keeps the last 1024 of a communicator "
+            "unless NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS is set",
+        ),
+        (
+            sum(item.unseen for item in found.groups),
+            "numbers_unseen",
+            "info",
+            "are in no file: smaller than NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES (8192), or lost; who is late at them is "
+            "unknown",
+        ),
+        (
+            sum(item.unusable for item in found.groups),
+            "calls_unusable",
+            "warning",
+            "are left out: they have no time, only that of their enqueueing (collective_cpu), or ranks disagree about "
+            "them",
+        ),
+    )
+    notices += [
+        Notice(kind=kind, level=level, message=f"{count} collectives {told}", details={"count": count})
+        for count, kind, level, told in lost
+        if count
+    ]
     for timing, told in (
         (HOST, "are timed by a host's clock (kernel_cpu), not by the device: their times are rough"),
         (UNSTATED, "do not say which clock timed them (an older Inspector): their times may be rough"),

@@ -14,7 +14,7 @@ from rankscope.analysis.measure.recording import Recording
 
 
 class LateGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The late ranks are exactly those of one group of `dimension`, or of all its groups those with this position."""
+    """The late ranks are exactly one group of `dimension`, or exactly the ranks at `position` of all its groups."""
 
     dimension: str
     position: int | None  # the stage of a pipeline, from 0

@@ -10,8 +10,7 @@ _COLUMNS: tuple[StepColumn, ...] = ("memory_allocated_bytes", "memory_reserved_b
 
 
 def memory_of(run_dir: RunDir) -> list[dict[str, Any]]:
-    """Return each rank's maximum (bytes) over the steps: `peak` and `reserved` inside a step, `allocated`
-    after one.
+    """Return each rank's maximum (bytes) over the steps: `peak` and `reserved` inside a step, `allocated` after it.
 
     The numbers are the allocator's, of the plain pass, otherwise of the first pass that has them. Empty on a CPU.
     """

@@ -105,7 +105,7 @@ def _why_none(folder: Path, files: list[Path], notices: list[Notice]) -> str:
     if notices:
         return notices[0].message
     if files:
-        return f"{folder}: its {len(files)} log files hold no line of NCCL Inspector; give the folder that has them"
+        return f"{folder}: no log file in it has a line of NCCL Inspector; give the folder with its files"
     if any(folder.rglob("*.prom")):
         return (
             f"{folder}: has Inspector's files for Prometheus, which keep the last numbers only; "

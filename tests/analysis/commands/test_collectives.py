@@ -218,7 +218,7 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
     [
         ("a.prom", "nccl_bus_bandwidth_gbs 1", "NCCL_INSPECTOR_PROM_DUMP=0"),
         ("a.txt", "", "has no file of NCCL Inspector"),
-        ("worker.log", "epoch 1\n", "hold no line of NCCL Inspector"),
+        ("worker.log", "epoch 1\n", "has a line of NCCL Inspector"),
         ("a.log", '{"header": {"id": "0x1"}, "coll_perf": {}}\n', "a.log: no line can be read (line 1"),
         ("a.log.gz", "no gzip", "a.log.gz: cannot be read"),
     ],
