@@ -1,4 +1,4 @@
-"""`rankscope collectives`: which rank the others wait for, from NCCL Inspector's records of a job without a profiler.
+"""`rankscope collectives`: which rank blocks the others, from NCCL Inspector's records of a job without a profiler.
 
 Exit status: 0 from all ranks, 3 ranks, lines or communicators are missing, 2 no record that can be read.
 """

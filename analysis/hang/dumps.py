@@ -72,7 +72,7 @@ class _Plain(pickle.Unpickler):
 def read(folder: Path) -> Left:
     """Read all dumps and stacks below a folder. Raises `AnalysisError` if there is no dump."""
     if not folder.is_dir():
-        raise AnalysisError(f"{folder}: is no folder; give the one with the dumps, one file per rank")
+        raise AnalysisError(f"{folder}: not a folder; give the one with the dumps, one file per rank")
     dumps: dict[int, Dump] = {}
     places: dict[int, str] = {}
     unread = []

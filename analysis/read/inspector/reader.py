@@ -91,7 +91,7 @@ def _opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
 def read(folder: Path, *, most: int = _MOST_RECORDS) -> Records:
     """Read every file below a folder, at most `most` records. Raises `AnalysisError` if no line can be read."""
     if not folder.is_dir():
-        raise AnalysisError(f"{folder}: is no folder; give the one that NCCL_INSPECTOR_DUMP_DIR named")
+        raise AnalysisError(f"{folder}: not a folder; give the one that NCCL_INSPECTOR_DUMP_DIR named")
     files = _files(folder)
     building = _Building(most // max(1, len(files)))
     for path in files:

@@ -34,7 +34,7 @@ def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
-    """Yield the fields of the message between two places. Raises `WireError` where it is damaged."""
+    """Yield the fields of the message between two places. Raises `WireError` if it is damaged."""
     while at < end:
         tag = data[at]
         if tag < 0x80:
