@@ -1,4 +1,4 @@
-"""Says from timed collectives alone which rank the others wait for, communicator by communicator, and how fast each is.
+"""Says from timed collectives alone which rank blocks the others, communicator by communicator, and how fast each is.
 
 Input: `Matched`. Output: `Blockers`. There are no steps: a rank is judged by all collectives of a communicator that no
 rank can leave before the last one has come. Definitions: docs/inspector.md.
