@@ -6,10 +6,11 @@
 Each case is a job with its own model and loader in the same processes. Before it is recorded, blocks of steps with and
 without its fault run in turn, timed by the clock of rank 0 only. Then the classes of `rankscope run` record the plain
 and the timed window of the job with its fault into a run folder of the usual layout. The truth is its plain step minus
-that of the clean blocks; the differences of the pairs of blocks stand beside it.
+that of the clean blocks. Hosts vary, so it is only known to a range, from the smallest to the largest of this and of
+the differences of the pairs of blocks. A gain is right if it is within 10 % or 0.3 ms of the truth, or in that range.
 
 At its end `record` also measures what it costs to time collectives: blocks of the clean job before and after they are
-timed (timing.json). A process with many cases ended with SIGSEGV twice, so give a start few:
+timed (timing.json). Starts with many cases have ended with SIGSEGV (docs/validation.md), so give a start few:
 
     for fault in none host copy; do torchrun ... record OUT --faults $fault --first $repeat --repeats 1; done
 """
@@ -198,8 +199,11 @@ class _Case:
 
     def compute(self) -> None:
         if self.on:
-            for _ in range(self.job.products):
-                self.square @ self.square
+            self.products()
+
+    def products(self) -> None:
+        for _ in range(self.job.products):
+            self.square @ self.square
 
     def truth(self) -> dict[str, list[float]]:
         """Return the ms of a step in blocks with and without the fault, which run in turn."""
@@ -256,7 +260,9 @@ class _Case:
         if mine and self.garbage is not None:
             gc.collect()
         with self.ranges.forward, torch.autocast(self.context.device.type, torch.bfloat16, enabled=self.context.cuda):
-            if (mine and fault == "compute_forward") or self.second:
+            if self.second:
+                self.products()  # also in clean blocks: the truth is what mending the other fault saves
+            if mine and fault == "compute_forward":
                 self.compute()
             loss = self.model(batch).square().mean()
         if mine and fault == "item_on_rank_0":
@@ -303,7 +309,11 @@ def judge(out: Path, as_json: Path | None) -> int:
         print("| " + " | ".join(str(row[key]) for key in row) + " |")
     wrong = [row for row in rows if not (row["right"] and row["within"])]
     right = sum(row["right"] for row in rows)
-    print(f"{len(rows)} cases; rank and cause right in {right}; also within 10 % or 0.3 ms in {len(rows) - len(wrong)}")
+    over = [row for row in rows if row["promised ms"] > max(row["to"] + 0.3, 1.1 * row["truth ms"])]
+    print(
+        f"{len(rows)} cases; rank and cause right in {right}, the gain too in {len(rows) - len(wrong)}; "
+        f"more than was lost is promised in {len(over)}"
+    )
     for file in sorted(out.glob("timing-*.json")):
         for job, ratios in json.loads(file.read_text()).items():
             low, median, high = statistics.quantiles(ratios)
@@ -318,9 +328,9 @@ def _row(name: str, summary: dict[str, Any], steps: dict[str, list[float]]) -> d
     rank, causes, kind = FAULTS[fault]
     late, slow = summary["stragglers"], summary["slow_steps"]
     rare = kind == "slow" or (kind == "either" and late["rank"] is None)
-    pairs = [bad - good for bad, good in zip(steps["fault"], steps["clean"], strict=True)]
     clean = statistics.median(steps["clean"])
     truth = summary["throughput"]["step_ms_mean" if rare else "step_ms_p50"] - clean
+    pairs = [truth, *(bad - good for bad, good in zip(steps["fault"], steps["clean"], strict=True))]
     gains = {item["id"]: item["recoverable_ms"] or 0.0 for item in summary["findings"]}
     straggler = next((gain for name, gain in gains.items() if name.startswith("straggler")), 0.0)
     little = max(0.3, 0.03 * clean)  # no finding need promise it
@@ -331,11 +341,12 @@ def _row(name: str, summary: dict[str, Any], steps: dict[str, list[float]]) -> d
     else:
         said, cause, where, promised = late["rank"], late["cause"], late["part"], straggler
         right = (said is None and (rank is None or truth < little)) or (said == rank and cause in causes)
-    within = abs(promised - truth) <= max(0.3, 0.1 * truth) or (promised == 0 and truth < little) or fault == "none"
+    near = abs(promised - truth) <= max(0.3, 0.1 * truth) or min(pairs) <= promised <= max(pairs)
     return {
         "case": name, "rank": rank, "said": said, "cause": cause, "where": where, "clean ms": round(clean, 2),
-        "truth ms": round(truth, 2), "pairs from": round(min(pairs), 2), "to": round(max(pairs), 2),
-        "promised ms": round(promised, 2), "right": right, "within": within,
+        "truth ms": round(truth, 2), "from": round(min(pairs), 2), "to": round(max(pairs), 2),
+        "promised ms": round(promised, 2), "right": right,
+        "within": near or (promised == 0 and min(pairs) < little) or fault == "none",
         "plain / bare": round(summary["throughput"]["step_ms_mean"] / statistics.median(steps["fault"]), 4),
     }  # fmt: skip
 

@@ -4,14 +4,14 @@ Input: a `Window`, and the timed collectives if the backend has a recorder. Outp
 Definitions: docs/metrics.md, "Without the profiler".
 """
 
-from typing import Literal
-
 import msgspec
 import numpy as np
 
 from rankscope.analysis.core.chance import independent_share, median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.job.cause import Cause, cause_of
+from rankscope.analysis.job.host_pace import HostPace
 from rankscope.analysis.job.timed_calls import TimedCalls
 from rankscope.analysis.job.variation import (
     FAR_OUT,
@@ -23,12 +23,7 @@ from rankscope.analysis.job.variation import (
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.analysis.measure.stragglers import VerdictName
 from rankscope.conf.chance import binomial_tail
-from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 
-Cause = Literal["compute", "data", "host", "copy"]
-_OUTSIDE = "outside forward, backward and optimizer"
-_AS_LONG = 0.95  # of the device's time, from which the host takes as long
-_UNBLOCKED = 2  # steps after the window has opened
 _SHARED_CORES = "rank {} comes after the others, but no longer than it waited for a core: other work takes its cores"
 FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance
 
@@ -57,7 +52,7 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
 
     Fixing the rank saves the same share of a step in the plain window as in this one. None: `window` is the plain one.
     """
-    free = None if calls is None else _unblocked_host(window)
+    pace = None if calls is None else HostPace.of(window)
     window = window.only(window.counted)
     name = "plain" if calls is None else "timed"
     if len(window.ranks) < 2:
@@ -79,7 +74,7 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
         return found
     own_steps = {step for step, rank, _ in numbered if rank == window.ranks[found.rank]}
     its_rows = np.array([step in own_steps for step in window.steps])
-    why = cause_of(window.only(its_rows), found.rank, found.lateness_ns or 0.0, limits)
+    why = cause_of(window.only(its_rows), found.rank, found.lateness_ns or 0.0, limits, pace)
     if why is None:
         return _unexplained(found, window.ranks[found.rank])
     # The largest lateness at a call leaves out what a slow backward pass adds after this call.
@@ -87,8 +82,8 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
     plain = window if plain is None else plain.only(plain.counted)
     to_plain = float(np.median(plain.step_ns)) / usual
     gain = float(np.minimum(late_ns, why.excess_ns).mean()) * int(its_rows.sum()) / len(window.steps) * to_plain
-    if free is not None:
-        gain = min(gain, float(plain.step_ns.mean()) - float(np.median(np.delete(free, found.rank))))
+    if pace is not None:
+        gain = min(gain, float(plain.step_ns.mean()) - pace.after_ns(found.rank, known=why.follows))
     gain = max(0.0, gain)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
 
@@ -107,21 +102,6 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
         found, verdict="none", rank=None, lateness_ns=None, interval_ns=None, steps_late=0, late_steps=[], gain_ns=0.0,
         reason=reason,
     )  # fmt: skip
-
-
-def _unblocked_host(window: Window) -> Column | None:
-    """Return by rank the time (ns) in which an unblocked host enqueues a step; None if not recorded.
-
-    It comes from the first steps of a window, which opened with an idle device. Later the host of a rank that waits for
-    others is as slow as they are, because its launches fill the device's queue.
-    """
-    names = [f"{name}_host" for name in ("forward", "backward", "optimizer")]
-    first = np.flatnonzero(~window.counted)[:_UNBLOCKED]
-    if not window.on_device or not len(first) or any(f"{name}_ns" not in window.columns for name in names):
-        return None
-    host: Matrix = np.asarray(sum(window.part(name) for name in [*names, DATA_WAIT]))
-    found: Column = np.median(host[:, first], axis=1)
-    return found
 
 
 def from_parts(window: Window, *, core_waits: bool = False) -> Matrix:
@@ -194,66 +174,3 @@ def _beyond(late: Matrix, step_ns: float, limits: Limits, varies: Column) -> Job
         gain_ns=float(lateness.sum()) / steps,
         late_steps=listed,
     )
-
-
-class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a rank is late: the cause, the part of the step, and how much longer that part is than on the others (ns)."""
-
-    cause: Cause
-    part: str
-    excess_ns: float
-
-
-def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits) -> Why | None:
-    """Return why the rank at position `at` is late in the steps of `window`; None if nothing explains it.
-
-    A part explains the lateness if its excess over the other ranks is at least `cause_share` of it. If the host has
-    enqueued its step before the device has finished it, the device is slow. If its forward pass does not show it, it is
-    the backward pass. That needs an excess of its own part of only half as much: the collectives in which the other
-    ranks wait slow down what they compute meanwhile. If the own part is unknown, nothing else is needed.
-    """
-
-    def part(name: str) -> float:
-        return _excess(window.part(name), at)
-
-    needed = limits.cause_share * lateness_ns
-    rest = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)  # on a device: when it is idle
-    outside = _excess(rest if window.on_device else rest - window.part(DATA_WAIT), at)
-    parts: list[tuple[Cause, str, float]] = [
-        ("data", "waiting for the loader", part(DATA_WAIT)),
-        ("copy", "copies to the device", part("h2d")),
-        ("host", _OUTSIDE, outside),
-    ]
-    ahead = window.columns.get("host_ahead")
-    if not window.on_device or ahead is None or np.isnan(ahead).any():
-        parts.append(_compute(window, at))
-        cpu = window.columns.get("cpu_ns")
-        if cpu is not None and not window.on_device and _excess(cpu, at) < needed / 2:  # it sleeps, it does not compute
-            parts[-1] = ("host", *parts[-1][1:])
-    elif float(np.mean(ahead[at])) >= 0.5:
-        parts.append(("host", "forward", min(part("forward"), part("forward_host")) if _starves(window, at) else 0.0))
-        parts.append(_compute(window, at))
-        if not window.backward_compute_ns.any() or _excess(window.backward_compute_ns, at) >= needed / 2:
-            parts.append(("compute", "backward", lateness_ns))
-    else:
-        hosts = [f"{name}_host" for name in ("forward", "backward", "optimizer")]
-        rest = window.columns["host_ns"] - sum(window.part(name) for name in hosts) - window.part(DATA_WAIT)
-        parts += [("host", name.removesuffix("_host"), part(name)) for name in hosts]
-        parts += [("host", _OUTSIDE, _excess(rest, at))]
-    found = next((item for item in parts if item[2] >= needed), None)
-    return None if found is None else Why(cause=found[0], part=found[1], excess_ns=found[2])
-
-
-def _starves(window: Window, at: int) -> bool:
-    """Return whether the host can be what the device waits for in the forward pass: then it takes as long there."""
-    return float(np.median(window.part("forward_host")[at])) >= _AS_LONG * float(np.median(window.part("forward")[at]))
-
-
-def _compute(window: Window, at: int) -> tuple[Cause, str, float]:
-    """Return how much longer a rank computes than the others, forward and backward, and where more of it is lost."""
-    forward, backward = (_excess(values, at) for values in (window.part("forward"), window.backward_compute_ns))
-    return "compute", "backward" if backward > forward else "forward", max(0.0, forward) + max(0.0, backward)
-
-
-def _excess(values: Matrix, at: int) -> float:
-    return float(np.median(values[at] - median_of_others(values)[at]))

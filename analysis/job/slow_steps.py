@@ -1,8 +1,8 @@
 """Finds steps that are far longer than usual: what they cost, on which ranks, in which part, and how regularly.
 
-Input: the plain `Window`. Output: `SlowSteps`, None if no step is slow. A step is slow if the job's step (the median
-over ranks) is more than `slow_step` times the usual step, which is the median, and far outside of what steps vary by.
-The same of one rank's own time makes a step slow too: where ranks wait for cores, the job's steps vary by more.
+Input: the plain `Window`. Output: `SlowSteps`, None if no step is slow. A rank's step is slow if it is far longer than
+the usual one. Slow steps of all ranks in a row are one event: if a rank saves a checkpoint at the end of its step, the
+others wait for it in their next one. What an event costs is the median over ranks of what each rank loses in it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -44,52 +44,75 @@ class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
 
 def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[str, Any]]]) -> SlowSteps | None:
     """Return the slow steps. `stacks` has samples of each rank's main thread: step, and the user's line (`place`)."""
-    job = np.median(window.step_ns, axis=0)
     counted = window.counted
     if counted.sum() < 3:
         return None
-    usual = float(np.median(job[counted]))
-    slow = job > max(limits.slow_step * usual, fence(job[counted]))
-    slow |= (job > usual) & _slow_on_one_rank(window, usual, limits)
-    slow &= job - usual >= _OF_SLOWEST * float((job - usual)[counted].max())
-    if not (slow & counted).any() or (slow & counted).sum() * 2 > counted.sum():
+    job = np.median(window.step_ns, axis=0)
+    usual, mean = float(np.median(job[counted])), float(job[counted].mean())
+    inside, before = _events(window, usual, limits)
+    slow = np.zeros(len(job), bool)
+    for event in inside:
+        slow[event.rows] = True
+    if not inside or slow.sum() * 2 > counted.sum():
         return None
-    lost = float((job[slow & counted] - usual).sum()) / float(counted.sum())
-    mean = float(job[counted].mean())
+    total = sum(event.lost_ns for event in inside)
+    lost = total / float(counted.sum())
 
-    events, before = (_firsts(window, slow & chosen) for chosen in (counted, ~counted))
-    at_fault, place = _at_fault(window, slow & counted)
+    events = [window.steps[event.rows.start] for event in inside]
+    warm_up = [window.steps[event.rows.start] for event in before]
+    at_fault, place = _at_fault(window, slow)
     ranks = [window.ranks[row] for row in at_fault]
-    took = usual + (job - usual)[slow & counted].sum() / len(events)
     return SlowSteps(
         steps=events,
         ranks=ranks or window.ranks,
         waiting=[rank for rank in window.ranks if ranks and rank not in ranks],
         place=place,
         usual_ms=estimate_ms(usual),
-        slow_ms=estimate_ms(took),
+        slow_ms=estimate_ms(usual + total / len(events)),
         lost_ms=estimate_ms(lost),
         mean_ms=estimate_ms(mean),
         share=round(lost / mean, 4),
-        period=_period(events, [step for step, on in zip(window.steps, counted, strict=True) if on], before),
-        core_wait_share=_core_wait_share(window, job - usual, slow & counted),
+        period=_period(events, [step for step, on in zip(window.steps, counted, strict=True) if on], warm_up),
+        core_wait_share=_core_wait_share(window, inside, slow),
         where=_where(stacks, ranks or window.ranks, {step + after for step in events for after in (0, 1)}),
     )
 
 
-def _slow_on_one_rank(window: Window, usual: float, limits: Limits) -> Column:
-    """Return by step whether a rank's own time is far longer than usual, by at least as much as a slow step is."""
-    own = own_time(window)
-    found = np.zeros(len(window.steps), bool)
-    for times in own:
-        known = times[window.counted]
-        found |= (times > fence(known)) & (times - np.median(known) >= (limits.slow_step - 1) * usual)
-    return found
+class _Event(msgspec.Struct, frozen=True):
+    """Slow steps in a row."""
+
+    rows: slice
+    lost_ns: float
 
 
-def _firsts(window: Window, slow: Column) -> list[int]:
-    """Return the steps at which slow steps begin; several in a row are one event."""
-    return [window.steps[row] for row in np.flatnonzero(slow & ~np.concatenate([[False], slow[:-1]]))]
+def _events(window: Window, usual: float, limits: Limits) -> tuple[list[_Event], list[_Event]]:
+    """Return the events of the counted steps, and those of the warm-up.
+
+    An event costs the job at least as much as one slow step does, and is not noise next to the counted ones.
+    """
+    counted = window.counted
+    slow, own_slow = np.zeros(len(counted), bool), np.zeros(len(counted), bool)
+    for times, own in zip(window.step_ns, own_time(window), strict=True):
+        slow |= times > max(limits.slow_step * usual, fence(times[counted]))
+        if not window.on_device:  # there ranks share cores, and one long step of one rank drowns in their waits
+            own_slow |= (own > fence(own[counted])) & (own - np.median(own[counted]) >= (limits.slow_step - 1) * usual)
+    longer = window.step_ns - np.median(window.step_ns[:, counted], axis=1)[:, None]
+
+    def events(chosen: Column) -> list[_Event]:
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], (slow | own_slow) & chosen, [False]])))
+        found = []
+        for begin, end in edges.reshape(-1, 2).tolist():
+            rows = slice(begin, end)
+            lost = float(np.median(longer[:, rows].sum(1)))
+            if lost > (0 if own_slow[rows].any() else (limits.slow_step - 1) * usual):
+                found.append(_Event(rows, lost))
+        return found
+
+    inside = events(counted)
+    least = _OF_SLOWEST * max((event.lost_ns for event in inside), default=0.0)
+    return [event for event in inside if event.lost_ns >= least], [
+        event for event in events(~counted) if event.lost_ns >= least
+    ]
 
 
 def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
@@ -122,14 +145,15 @@ def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
     return fault, names[max(sums, key=lambda name: sums[name])]
 
 
-def _core_wait_share(window: Window, excess: Column, slow: Column) -> float | None:
-    """Return how much of the excess of slow steps is waiting for a core, on the rank that waited longest in each."""
+def _core_wait_share(window: Window, events: Sequence[_Event], slow: Column) -> float | None:
+    """Return how much of what events cost is waiting for a core, on the rank that waited longest in each step."""
     waited = waited_for_core(window)
     if waited is None:
         return None
     usual = np.median(waited[:, window.counted & ~slow], axis=1)
-    longer = np.maximum(0.0, waited - usual[:, None])[:, slow].max(axis=0)
-    return round(float(np.minimum(longer, excess[slow]).sum() / excess[slow].sum()), 4)
+    longer = np.maximum(0.0, waited - usual[:, None]).max(axis=0)
+    waits = sum(min(float(longer[event.rows].sum()), event.lost_ns) for event in events)
+    return round(waits / sum(event.lost_ns for event in events), 4)
 
 
 def _excess(values: Matrix, counted: Column, slow: Column) -> Column:

@@ -6,6 +6,8 @@ import pytest
 from rankscope.analysis.core.chance import independent_share, median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.job import slow_steps
+from rankscope.analysis.job.cause import cause_of
+from rankscope.analysis.job.host_pace import HostPace
 from rankscope.analysis.job.late_rank import judge, over_run
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf.chance import binomial_tail
@@ -74,6 +76,52 @@ def test_a_rank_that_is_late_in_some_steps_costs_their_share() -> None:
     longer[0, ::5] = 50.0
     found = judge(window(60, rest=longer), None, Limits())
     assert (found.verdict, found.rank, found.steps_late, found.gain_ns) == ("intermittent", 0, 12, 10 * MS)
+
+
+HOSTS = {"forward": 10.0, "backward": 15.0, "optimizer": 2.0}
+
+
+def follows(**more: float) -> tuple[Window, HostPace]:
+    """Two ranks in a job bound by its hosts: the device of rank 1 follows its host, rank 0 has work queued.
+
+    `more` are ms of rank 1: in its loader (data_wait), in the host's forward pass, or outside of all ranges.
+    """
+    extra = {"data_wait": 0.0, "forward": 0.0, "outside": 0.0} | more
+    host = np.array([HOSTS["forward"] + extra["forward"], HOSTS["backward"], HOSTS["optimizer"]])
+    step = host.sum() + extra["data_wait"] + extra["outside"]
+    columns = {
+        "device": [step, step], "host": [step, step], "data_wait": [0.0, extra["data_wait"]], "h2d": [0.1, 0.1],
+        "forward": [1.0, host[0]], "backward": [step - 2.0, host[1]], "backward_compute": [2.0, host[1]],
+        "optimizer": [1.0, host[2]], "forward_host": [step - 17.0, host[0]], "backward_host": [15.0, host[1]],
+        "optimizer_host": [2.0, host[2]],
+    }  # fmt: skip
+    steps = 20
+    made = Window(
+        ranks=[0, 1],
+        steps=list(range(steps)),
+        columns={f"{name}_ns": np.repeat([values], steps, 0).T * MS for name, values in columns.items()}
+        | {"host_ahead": np.repeat([[1.0, 0.0]], steps, 0).T},
+        counted=np.ones(steps, bool),
+    )
+    parts = {name: np.full((2, 2), took * MS) for name, took in HOSTS.items()}
+    return made, HostPace(parts=parts, step_ns=np.full((2, 2), 27 * MS))
+
+
+@pytest.mark.parametrize(("more", "cause", "part"), [
+    ({"data_wait": 25.0}, "data", "waiting for the loader"),
+    ({"outside": 25.0}, "host", "outside forward, backward and optimizer"),
+    ({"forward": 25.0}, "host", "forward"),
+    ({"data_wait": 1.0}, None, None),  # lateness is mostly that of a device that follows its host
+    ({}, None, None),
+])  # fmt: skip
+def test_a_device_that_follows_its_host_is_no_fault(
+    more: dict[str, float], cause: str | None, part: str | None
+) -> None:
+    made, pace = follows(**more)
+    late = sum(more.values()) + (10 - 1) + (15 - 2)  # and what its forward and backward take longer than on rank 0
+    why = cause_of(made, 1, late * MS, Limits(), pace)
+    assert (why.cause, why.part) == (cause, part) if why is not None else cause is None
+    assert why is None or (why.follows and why.excess_ns == 25 * MS)
 
 
 def test_too_few_steps_say_nothing() -> None:

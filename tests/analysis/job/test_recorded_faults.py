@@ -73,6 +73,48 @@ def test_a_gain_is_what_the_step_loses_against_clean_steps_in_turn(
     assert least * lost_ms <= sum(gains) <= lost_ms + 0.3
 
 
+@pytest.fixture(scope="module")
+def host_bound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked("two_h200_host_bound", tmp_path_factory)
+
+
+@pytest.mark.parametrize(("case", "rank", "cause", "part"), [
+    ("host_bound-host-1", 1, "host", "outside forward, backward and optimizer"),
+    ("host_bound-loader-1", 0, "data", "waiting for the loader"),
+    ("host_bound-loader-2", 0, "data", "waiting for the loader"),
+    ("host_bound-compute_forward-0", 1, "compute", "forward"),
+    ("host_bound-none-0", None, None, None),
+])  # fmt: skip
+def test_the_late_rank_of_a_job_whose_hosts_set_the_pace(
+    case: str, rank: int | None, cause: str | None, part: str | None, host_bound: Path
+) -> None:
+    """Two H200s. The late rank's device follows its host; the other's has work queued, which is no merit of its rank.
+
+    A gain is at most what the step loses against the clean steps of the same job, known to the range of three pairs of
+    blocks (truth.json).
+    """
+    summary = summarise(load(host_bound / case))
+    late = summary["stragglers"]
+    assert (late["rank"], late["cause"], late["part"]) == (rank, cause, part)
+    gains = [item["recoverable_ms"] for item in summary["findings"] if item["id"].startswith("straggler")]
+    truth = json.loads((host_bound / case / "truth.json").read_text())
+    lost = [summary["throughput"]["step_ms_p50"] - np.median(truth["clean"])]
+    lost += [bad - good for bad, good in zip(truth["fault"], truth["clean"], strict=True)]
+    assert sum(gains) <= max(lost) and (sum(gains) >= 0.9 * min(lost) or rank is None)
+
+
+@pytest.mark.parametrize(("case", "rank", "period"), [
+    ("host_bound-checkpoint-0", 0, 7), ("host_bound-late_every_5th-0", 1, 5),
+])  # fmt: skip
+def test_others_wait_for_a_slow_step_in_their_next_one(case: str, rank: int, period: int, host_bound: Path) -> None:
+    summary = summarise(load(host_bound / case))
+    slow = summary["slow_steps"]
+    assert (slow["ranks"], slow["waiting"], slow["place"], slow["period"]) == ([rank], [1 - rank], "the host", period)
+    truth = json.loads((host_bound / case / "truth.json").read_text())
+    lost = [bad - good for bad, good in zip(truth["fault"], truth["clean"], strict=True)]
+    assert min(lost) <= slow["lost_ms"] <= max(lost)
+
+
 @pytest.mark.parametrize("case", ["gpu_bound-none-0", "host_bound-none-1"])
 def test_nobody_is_late_in_a_clean_job(case: str, recorded: Path) -> None:
     summary = summarise(load(recorded / case))

@@ -1,0 +1,135 @@
+"""Why a rank is late: the part of its step that is longer than on the other ranks.
+
+Input: a `Window` with the steps in which the rank is late. Output: `Why`. Definitions: docs/metrics.md, "Without the
+profiler", Cause.
+"""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.job.host_pace import HostPace
+from rankscope.analysis.job.variation import median_of_others
+from rankscope.analysis.job.window import Matrix, Window
+from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
+
+Cause = Literal["compute", "data", "host", "copy"]
+_OUTSIDE = "outside forward, backward and optimizer"
+_HOSTS = ("forward", "backward", "optimizer")
+_AS_LONG = 0.95  # of the device's time, from which the host takes as long
+_SLOWER = 1.5  # times the others' unblocked host, from which a host is slow: 1.4 times is chance (docs/validation.md)
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a rank is late: the cause, the part of the step, and how much longer that part is than on the others (ns)."""
+
+    cause: Cause
+    part: str
+    excess_ns: float
+    follows: bool = False  # its device follows its host in these steps
+
+
+def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits, pace: HostPace | None = None) -> Why | None:
+    """Return why the rank at position `at` is late in the steps of `window`; None if nothing explains it.
+
+    A part explains the lateness if its excess over the other ranks is at least `cause_share` of it.
+    """
+    needed = limits.cause_share * lateness_ns
+    if not window.on_device:
+        return _first(_parts_without_device(window, at, needed), needed)
+    ahead = window.columns.get("host_ahead")
+    if ahead is None or np.isnan(ahead).any():
+        return _first([*_before_forward(window, at), _compute(window, at)], needed)
+    if float(np.mean(ahead[at])) >= 0.5:
+        return _first([*_before_forward(window, at), *_parts_of_device(window, at, lateness_ns, needed)], needed)
+    return _without_lead(window, at, lateness_ns, limits, pace)
+
+
+def _first(parts: list[Why], needed: float) -> Why | None:
+    return next((item for item in parts if item.excess_ns >= needed), None)
+
+
+def _before_forward(window: Window, at: int) -> list[Why]:
+    """Return what comes before the forward pass, and the rest of the step: on a device the time when it is idle."""
+    rest = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)
+    return [
+        _why("data", "waiting for the loader", _excess(window.part(DATA_WAIT), at)),
+        _why("copy", "copies to the device", _excess(window.part("h2d"), at)),
+        _why("host", _OUTSIDE, _excess(rest if window.on_device else rest - window.part(DATA_WAIT), at)),
+    ]
+
+
+def _parts_without_device(window: Window, at: int, needed: float) -> list[Why]:
+    compute = _compute(window, at)
+    cpu = window.columns.get("cpu_ns")
+    if cpu is not None and _excess(cpu, at) < needed / 2:  # it sleeps, it does not compute
+        compute = msgspec.structs.replace(compute, cause="host")
+    return [*_before_forward(window, at), compute]
+
+
+def _parts_of_device(window: Window, at: int, lateness_ns: float, needed: float) -> list[Why]:
+    """Return the parts of a step that the host has enqueued before the device has finished it.
+
+    If its forward pass does not show the lateness, it is the backward pass. That needs an excess of its own part of
+    only half as much: the collectives in which the other ranks wait slow down what they compute meanwhile. If the own
+    part is unknown, nothing else is needed.
+    """
+    parts = [_compute(window, at)]
+    if _starves(window, at):
+        forward = min(_excess(window.part(name), at) for name in ("forward", "forward_host"))
+        parts.insert(0, _why("host", "forward", forward))
+    if not window.backward_compute_ns.any() or _excess(window.backward_compute_ns, at) >= needed / 2:
+        parts.append(_why("compute", "backward", lateness_ns))
+    return parts
+
+
+def _without_lead(window: Window, at: int, lateness_ns: float, limits: Limits, pace: HostPace | None) -> Why | None:
+    """Return why a rank is late whose device follows its host, while the devices of the other ranks have work queued.
+
+    In a job that is bound by its hosts one rank always follows, although all are equally fast: its device needs the
+    time of its host for forward and backward, those of the others only their own. That part of the lateness is nobody's
+    fault, so a fault need explain only the rest, but at least half as much as of other ranks' lateness.
+    """
+
+    def host(name: str) -> Matrix:
+        return window.part(f"{name}_host")
+
+    slower = {name: 0.0 if pace is None else _median(host(name), at) - pace.usual_ns(name, at) for name in _HOSTS}
+    passes = {"forward": window.part("forward"), "backward": window.backward_compute_ns}
+    follows = sum(max(0.0, _excess(times, at) - max(0.0, slower[name])) for name, times in passes.items())
+    needed = limits.cause_share * max(lateness_ns - follows, lateness_ns / 2)
+    outside = window.columns["host_ns"] - sum(map(host, _HOSTS)) - window.part(DATA_WAIT)
+    data, copy, _ = _before_forward(window, at)
+    parts = [data, copy]
+    for name in _HOSTS:
+        blocked = _excess(host(name), at)
+        slow = pace is not None and slower[name] >= (_SLOWER - 1) * pace.usual_ns(name, at)
+        parts.append(_why("host", name, max(blocked, slower[name] if slow else 0.0)))
+    found = _first([*parts, _why("host", _OUTSIDE, _excess(outside, at))], needed)
+    return None if found is None else msgspec.structs.replace(found, follows=True)
+
+
+def _starves(window: Window, at: int) -> bool:
+    """Return whether the host can be what the device waits for in the forward pass: then it takes as long there."""
+    return _median(window.part("forward_host"), at) >= _AS_LONG * _median(window.part("forward"), at)
+
+
+def _compute(window: Window, at: int) -> Why:
+    """Return how much longer a rank computes than the others, forward and backward, and where more of it is lost."""
+    forward, backward = (_excess(values, at) for values in (window.part("forward"), window.backward_compute_ns))
+    part = "backward" if backward > forward else "forward"
+    return _why("compute", part, max(0.0, forward) + max(0.0, backward))
+
+
+def _why(cause: Cause, part: str, excess_ns: float) -> Why:
+    return Why(cause=cause, part=part, excess_ns=excess_ns)
+
+
+def _median(values: Matrix, at: int) -> float:
+    return float(np.median(values[at]))
+
+
+def _excess(values: Matrix, at: int) -> float:
+    return float(np.median(values[at] - median_of_others(values)[at]))

@@ -1,0 +1,47 @@
+"""How fast the hosts enqueue a step if nothing blocks them.
+
+Later the host of a rank that waits for others is as slow as they are, because its launches fill the device's queue. The
+timed window opens with an idle device, so in its first steps no host is blocked. The first steps of the plain window
+are often the first of the job, in which memory is allocated and kernels are loaded.
+"""
+
+import msgspec
+import numpy as np
+
+from rankscope.analysis.core.table import Column
+from rankscope.analysis.job.window import Matrix, Window
+from rankscope.conf.contract import DATA_WAIT
+
+_UNBLOCKED = 2  # steps after a window has opened
+_PARTS = ("forward", "backward", "optimizer")
+
+
+class HostPace(msgspec.Struct, frozen=True, kw_only=True):
+    """The first steps of the timed window, ranks x steps, ns of the host."""
+
+    parts: dict[str, Matrix]  # forward, backward, optimizer
+    step_ns: Matrix  # these parts and the wait for the loader
+
+    @classmethod
+    def of(cls, timed: Window) -> "HostPace | None":
+        """Return the pace of the ranks in the first warm-up steps; None if not recorded."""
+        first = np.flatnonzero(~timed.counted)[:_UNBLOCKED]
+        if not timed.on_device or not len(first) or any(f"{name}_host_ns" not in timed.columns for name in _PARTS):
+            return None
+        parts = {name: timed.part(f"{name}_host")[:, first] for name in _PARTS}
+        step: Matrix = np.asarray(sum(parts.values()) + timed.part(DATA_WAIT)[:, first])
+        return cls(parts=parts, step_ns=step)
+
+    def usual_ns(self, part: str, but: int) -> float:
+        """Return the time that the other ranks need for a part: the median over them and their steps."""
+        return float(np.median(np.delete(self.parts[part], but, axis=0)))
+
+    def after_ns(self, but: int, *, known: bool) -> float:
+        """Return the step at which the hosts of the other ranks bind the job, once the rank `but` is mended.
+
+        In each step the slowest host sets the pace, and hosts vary: on two H200s the longest of these few steps was
+        longer than the clean job's in most cases, and their median in half of them (docs/validation.md). So it is the
+        longest, unless the pace of the job's hosts is `known` from the steps of the late rank.
+        """
+        slowest: Column = np.delete(self.step_ns, but, axis=0).max(axis=0)
+        return float(np.median(slowest) if known else slowest.max())
