@@ -25,7 +25,6 @@ from rankscope.harness.group import clock_probes
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record import own_backward
 from rankscope.harness.record.describe import describe, one_line
-from rankscope.harness.record.gpu_state import GpuState
 from rankscope.harness.record.nsys_capture import Capture
 from rankscope.harness.record.nvtx import Emitter, PackageEmitter, TorchEmitter, under_nsys
 from rankscope.harness.record.progress import Progress
@@ -53,7 +52,6 @@ class Recording:
         self.kind = self.pass_dir.kind  # of the first window
         self.info: dict[str, Any] = {"rank": rank, "pid": os.getpid()}
         self.steps: Steps | None = None
-        self._gpu: GpuState | None = None
         self._ignore_backward: Callable[[], None] = lambda: None
         self._keep_trace = True
         self._metadata: dict[str, Any] = {}
@@ -110,7 +108,6 @@ class Recording:
         log.info("rank %d of %d on %s", context.rank, context.world_size, context.device)
         self._metadata = {f"rankscope_{key}": self.info[key] for key in ("rank", "host", "boot_id", "config_hash")}
         self._keep_trace = keep_trace
-        self._gpu = GpuState(context, self.info["device_uuid"])
         self.steps = Steps(
             plans=self.plans,
             seconds=self.config.seconds,
@@ -185,8 +182,6 @@ class Recording:
     def dismiss(self) -> None:
         """Keep nothing of what is recorded so far: `prepare` follows."""
         self._ignore_backward()
-        if self._gpu is not None:
-            self._gpu.stop()
         if self.steps is not None:
             self.steps.dismiss()
         self.info.pop("clock_probes", None)
@@ -210,10 +205,8 @@ class Recording:
         return made
 
     def begin(self) -> None:
-        """Compare clocks and start sampling the GPU; all ranks together."""
-        assert self.steps is not None and self._gpu is not None  # `prepare` comes first
+        """Compare clocks; all ranks together."""
         self._compare_clocks("before")
-        self._gpu.start()
 
     def end(self) -> None:
         """Wait for the device and compare clocks again; all ranks together."""
@@ -250,8 +243,6 @@ class Recording:
         """
         with self._saving:
             if not self._saved:
-                if self._gpu is not None:
-                    self._gpu.stop()
                 # The launcher looks for the files of the first window, even if that was skipped.
                 windows = [] if self.steps is None else [w for w in self.steps.windows if self._has_files(w)]
                 for window in windows:
@@ -276,8 +267,6 @@ class Recording:
         rows: list[StepRow] = []
         if self.steps is not None and window is not None:
             rows = [row for row in self.steps.timer.rows() if window.first <= row["step"] <= window.last]
-        if self._gpu is not None:
-            rows = [row | self._gpu.during(row["start_ns"], row["start_ns"] + (row["host_ns"] or 0)) for row in rows]
         peaks = [row["memory_peak_bytes"] for row in rows if row["memory_peak_bytes"] is not None]
         recorder = None if window is None else window.profiler or window.timed
         notes = [*self.info.get("notes", []), *(recorder.notes if recorder else [])]

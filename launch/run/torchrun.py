@@ -15,8 +15,11 @@ import psutil
 
 from rankscope.conf import PassDir, RankDir, RunConfig, RunDir
 from rankscope.conf.contract import DUMP, ENDED, EXPORT, RECORDED, SOCKETS, STACKS
+from rankscope.conf.files import read_json
+from rankscope.launch.run.gpu_state import GpuState
 from rankscope.launch.system import processes, slurm
 from rankscope.launch.system.environment import usable_cores
+from rankscope.launch.system.nsys_command import sees_gpu
 from rankscope.launch.system.rank_progress import Display, RankProgress, exported_bytes, read_progress, stand_still
 
 _STACK_WAIT_S = 3.0
@@ -97,18 +100,21 @@ def run_start(
     if config.launch.nnodes == 1:  # with several nodes, torchrun assigns the ranks later
         for rank in range(config.world_size):
             pass_dir.rank(rank).path.mkdir(parents=True)
-    with tempfile.TemporaryDirectory(prefix="rankscope-", ignore_cleanup_errors=True) as sockets:
+    gpus = GpuState(run_dir.path, on=sees_gpu(read_json(run_dir.environment), config))
+    with gpus, tempfile.TemporaryDirectory(prefix="rankscope-", ignore_cleanup_errors=True) as sockets:
         environment = rank_environment(config, run_dir, os.environ) | {SOCKETS: sockets}
         with pass_dir.agent_log.open("wb") as log:
             agent = processes.start(
                 list(command), environment, stdin=_input(config), stdout=log, stderr=subprocess.STDOUT
             )
         try:
-            cut = _watch(agent, config, passes, stop)
+            cut = _watch(agent, config, passes, stop, gpus)
             if cut is not None:
                 _ask_for_stacks(run_dir, pass_dir)
         finally:
+            gpus.stop()
             processes.end(agent, run_dir.path, config.launch.grace_s)
+        gpus.add_to([rank for pass_dir in passes for rank in pass_dir.ranks()])
     return Ended(returncode=agent.returncode, cut=cut, progress=read_progress(pass_dir))
 
 
@@ -126,9 +132,12 @@ def own_ranks(config: RunConfig, pass_dir: PassDir) -> list[int]:
 
 
 def _watch(
-    agent: "subprocess.Popen[bytes]", config: RunConfig, passes: Sequence[PassDir], stop: processes.Stop
+    agent: "subprocess.Popen[bytes]", config: RunConfig, passes: Sequence[PassDir], stop: processes.Stop, gpus: GpuState
 ) -> Cut | None:
-    """Show progress until torchrun ends; returns None, or the limit that was exceeded."""
+    """Show progress until torchrun ends; returns None, or the limit that was exceeded.
+
+    A script may run on for hours when its ranks have recorded: then the GPUs are not sampled any more.
+    """
     pass_dir = passes[0]
     clock, ranks, hint = _Clock(config, passes), config.world_size // config.launch.nnodes, None
     with Display(passes, ranks) as display:
@@ -138,6 +147,8 @@ def _watch(
             stop.check()
             progress = read_progress(pass_dir)
             display.update(progress)
+            if _recorded(progress, ranks):
+                gpus.stop()
             if hint is None and (hint := _hint(config, progress)) is not None:
                 display.say(f"{pass_dir.name}: {hint}")
             cut = clock.exceeded(progress)
@@ -146,6 +157,11 @@ def _watch(
             time.sleep(processes.POLL_S)
     stop.check()
     return None
+
+
+def _recorded(ranks: Mapping[int, RankProgress], count: int) -> bool:
+    """Whether all `count` ranks of this node have written their files."""
+    return len(ranks) >= count and all(said.phase in RECORDED for said in ranks.values())
 
 
 def _hint(config: RunConfig, ranks: Mapping[int, RankProgress]) -> str | None:
@@ -181,7 +197,7 @@ class _Clock:
             text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); request more time"
             return Cut("time_limit", text)
         stalled = now - self._moved > limits.stall_timeout_s
-        if len(ranks) >= self._ranks and all(said.phase in RECORDED for said in ranks.values()):
+        if _recorded(ranks, self._ranks):
             waits = self._runs_on and any(said.phase != ENDED for said in ranks.values())
             text = f"the script did not end (launch.stall_timeout_s={limits.stall_timeout_s:g})"
             return Cut("stall", text) if stalled and not waits else None
