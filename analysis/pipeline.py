@@ -104,7 +104,14 @@ def _record(paths: list[Path], options: Options) -> tuple[Recording, list[Notice
         pass_name=found.pass_name,
         ceilings=ceilings.find(options.ceilings, found.run_dir),
     )
-    return recording, notices + more
+    named = {source.label for source in found.files if source.explicit}
+    told = [notice for notice in notices if notice.file in named or _matters(notice, recording)]
+    return recording, told + more
+
+
+def _matters(notice: Notice, recording: Recording) -> bool:
+    """Return False for a file of a folder that is no trace, unless it has the name of a rank without a trace."""
+    return notice.kind != "not_a_trace" or notice.rank in recording.missing_ranks
 
 
 def _with_borrowed_sizes(data: list[RankData], folder: Path) -> list[RankData]:

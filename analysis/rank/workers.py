@@ -101,7 +101,7 @@ def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
             trace = trace if source.nsys else record_sizes.with_sizes(trace, source.path)
             traces.append(with_steps(trace, source.steps))
         except UnreadableTraceError as error:
-            if error.notice.kind != "not_a_trace" or source.explicit:
+            if error.notice.kind != "not_a_trace" or source.explicit or rank is not None:
                 notices.append(msgspec.structs.replace(error.notice, rank=error.notice.rank or rank))
         except OSError as error:
             text = f"{source.label}: cannot be read ({error.strerror}); check the file and its permissions"

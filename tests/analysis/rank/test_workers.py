@@ -170,3 +170,13 @@ def test_lists_of_ranks(traces: Path, tmp_path: Path) -> None:
     target = tmp_path / "summary.json"
     assert main([str(traces), "--only-ranks", "0,2-3", "--json", str(target), "--quiet"]) == 0
     assert json.loads(target.read_text())["ranks"] == [0, 2, 3]
+
+
+@pytest.mark.parametrize("content", [b"junk", b'{"config": 1}', b"\x1f\x8b junk"])
+def test_a_file_with_a_rank_s_name_that_is_no_trace_is_named_if_the_rank_has_no_other(
+    content: bytes, traces: Path, cache: Path
+) -> None:
+    (traces / "rank2_config.json").write_bytes(b"{}")  # rank 2 has a trace too
+    (traces / "rank1.json.gz").write_bytes(content)
+    files = [item["message"].split(":")[0] for item in summary(traces)["warnings"] if "rank" in item["message"]]
+    assert files == ["rank1.json.gz", "rank 1 of 4 has no trace; waits, transfers and the verdict need every rank"]

@@ -162,9 +162,12 @@ def test_half_a_pair_of_surrogates_is_an_unknown_letter_and_costs_no_time(tmp_pa
 
 
 def test_a_folder_whose_files_are_no_traces_is_refused_by_a_file_s_name(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text("nope")
+    with pytest.raises(AnalysisError, match=r"settings\.json: not a trace, nor is any other file"):
+        load(tmp_path)
     for name in ("rank0.json", "rank1.json"):
         (tmp_path / name).write_text("nope")
-    with pytest.raises(AnalysisError, match=r"rank0\.json: not a trace, nor is any other file"):
+    with pytest.raises(AnalysisError, match=r"rank0\.json: no traceEvents in it.* \(and 1 more\)"):
         load(tmp_path)
 
 
