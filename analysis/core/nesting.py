@@ -5,6 +5,9 @@ nested in a row follows it directly. The parent of a row is the last earlier row
 row begins. All functions work on complete columns, because a trace has millions of rows.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 
 from rankscope.analysis.core.table import Column
@@ -28,6 +31,25 @@ def order(thread: Column, start: Column, end: Column) -> Column:
     low, high = int(thread.min(initial=0)), int(thread.max(initial=0))
     narrow = np.min_scalar_type(high - low)  # numpy sorts columns of 16 bits without comparisons
     return by_start[np.argsort((thread[by_start] - low).astype(narrow), kind="stable")]
+
+
+def pieces(thread: Column, start: Column, duration: Column, wanted: Column, most: int) -> Iterator[Column]:
+    """Yield the positions of the rows of the mask `wanted`, in `order`, in pieces of about `most` rows or more.
+
+    A piece has rows of one thread, and no row is nested in one of another piece.
+    """
+    for each in np.unique(thread).tolist():
+        rows = np.flatnonzero(wanted & (thread == each))
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        begins = start[rows]
+        ended = np.maximum.accumulate(begins + np.maximum(duration[rows], 0))
+        free = np.flatnonzero((begins[1:] > begins[:-1]) & (ended[:-1] <= begins[1:])) + 1
+        del begins, ended
+        borders = np.append(free, len(rows))
+        at = borders[np.searchsorted(borders, np.arange(most, len(rows), most))]
+        for low, high in pairwise(np.unique([0, *at.tolist(), len(rows)]).tolist()):
+            piece = rows[low:high]
+            yield piece[order(thread[piece], start[piece], start[piece] + np.maximum(duration[piece], 0))]
 
 
 def parents(thread: Column, start: Column, end: Column) -> Column:

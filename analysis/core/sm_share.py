@@ -61,9 +61,11 @@ def sm_time(kernels: Table, start: Column, end: Column) -> Column:
     This is the integral of min(1, sum of the shares of running kernels) over [start, end). It is `UNKNOWN` if the share
     of a kernel in the window is unknown. Divided by the length of the window it is the SM efficiency.
     """
-    work = kernels.take((kernels["activity"] == KERNEL) & (kernels["end"] > kernels["start"]))
+    wanted = (kernels["activity"] == KERNEL) & (kernels["end"] > kernels["start"])
+    work = kernels.take(wanted, "start", "end", "sm_share")
     known = work["sm_share"] > 0
-    found = np.rint(_integral(work.take(known), end) - _integral(work.take(known), start)).astype(np.int64)
+    until = _integral(work.take(known), np.concatenate([end, start]))
+    found = np.rint(until[: len(end)] - until[len(end) :]).astype(np.int64)
     lost = work.take(~known)
     begun = np.searchsorted(np.sort(lost["start"]), end, "left")  # kernels that began before the window's end ...
     over = np.searchsorted(np.sort(lost["end"]), start, "right")  # ... minus those that ended before its start

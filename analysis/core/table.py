@@ -39,11 +39,17 @@ class Table:
         column: Column = self.columns[name]
         return column
 
-    def take(self, rows: Column) -> "Table":
-        """Return the rows selected by a mask or by positions."""
+    def take(self, rows: Column, *names: str) -> "Table":
+        """Return the rows selected by a mask or by positions; with names only these columns."""
+        table = self.only(*names) if names else self
         if rows.dtype == bool and rows.all() and len(rows) == len(self):
-            return self  # a trace without oddities is not copied at each check
-        return Table({name: column[rows] for name, column in self.columns.items()}, self.words)
+            return table  # a trace without oddities is not copied at each check
+        return Table({name: column[rows] for name, column in table.columns.items()}, table.words)
+
+    def only(self, *names: str) -> "Table":
+        """Return the named columns."""
+        words = {name: self.words[name] for name in names if name in self.words}
+        return Table({name: self.columns[name] for name in names}, words)
 
     def sort(self, *names: str) -> "Table":
         """Return the rows sorted by the named columns; the first name takes precedence."""

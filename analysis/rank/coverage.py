@@ -88,7 +88,8 @@ def _spare(steps: Table, work: Table) -> Column:
 
     Further kernels of a graph belong to the graph.
     """
-    kernels = work.take((work["activity"] == KERNEL) & (work["step"] != NO_STEP))
+    wanted = (work["activity"] == KERNEL) & (work["step"] != NO_STEP)
+    kernels = work.take(wanted, "step", "launch_name", "launch_start", "correlation")
     graph = kernels.where("launch_name", lambda word: work_of(word) == "graph")
     linked = kernels["launch_start"] != UNKNOWN
     _, first = np.unique(kernels["correlation"], return_index=True)

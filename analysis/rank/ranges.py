@@ -40,7 +40,8 @@ def on_device(kernels: Table, ranges: Table) -> Table:
     Communication does not count, because it may still run when later ranges begin. Ranges that launched nothing are
     dropped. A range that begins before its predecessor ends is shortened, so that ranges do not overlap.
     """
-    work = kernels.take((kernels["role"] != COMMUNICATION) & (kernels["launch_start"] != UNKNOWN)).sort("launch_start")
+    wanted = (kernels["role"] != COMMUNICATION) & (kernels["launch_start"] != UNKNOWN)
+    work = kernels.take(wanted, "start", "end", "launch_start").sort("launch_start")
     low = np.searchsorted(work["launch_start"], ranges["start"])
     high = np.searchsorted(work["launch_start"], ranges["end"])
     found = np.flatnonzero(high > low)

@@ -5,7 +5,6 @@ innermost operator around its launch, and to every operator and range around tha
 steps of a rank. Shares are of the sum of its steps.
 """
 
-from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -81,11 +80,11 @@ def kernels_by_name(recording: Recording) -> Table:
     for data in _chosen(recording):
         if data.mode != "device":
             continue
-        table = data.kernels.take(np.isin(data.kernels["step"], recording.steps_analysed))
+        wanted = np.isin(data.kernels["step"], recording.steps_analysed)
+        table = data.kernels.take(wanted, "start", "end", "name", "role", "occupancy", "sm_share")
         took = table["end"] - table["start"]
-        names, index = np.unique(table["name"], return_inverse=True)
+        names, first, index = np.unique(table["name"], return_index=True, return_inverse=True)
         total, calls = _summed(index, took, len(names)), np.bincount(index, minlength=len(names))
-        first = np.unique(table["name"], return_index=True)[1]
         words = [table.words["name"][code] for code in names.tolist()]
         occupancy = _occupancy(table, index, took, len(names))
         sm_efficiency = mean_by_time(table["sm_share"], took, index, len(names))
@@ -151,12 +150,8 @@ def _by_name(walks: list[Walk], *, modules: bool) -> Table:
 
 
 def _walked(recording: Recording, data: RankData) -> Walk:
-    """Sum up piece by piece, because a trace has millions of rows. A piece ends where nothing runs on its thread."""
+    """Sum up piece by piece, because a trace has millions of rows."""
     whole, words = data.host, data.host.words["name"]
-    inside = np.isin(step_at(whole["start"], data.steps.sort("host_start")), recording.steps_analysed)
-    rows = np.flatnonzero(inside & (whole["start"] != UNKNOWN) & (whole["duration"] >= 0))
-    rows = rows[nesting.order(whole["thread"][rows], whole["start"][rows], end_of(whole)[rows])]
-    parent = nesting.parents(whole["thread"][rows], whole["start"][rows], end_of(whole)[rows])
     walked = Walk(
         data=data,
         operators=_Sums(len(words)),
@@ -164,18 +159,19 @@ def _walked(recording: Recording, data: RankData) -> Walk:
         steps_ns=_steps_ns(recording, data),
     )
     launched = _launched(data, recording.steps_analysed)
-    for low, high in _pieces(parent):
-        host = Table({name: whole[name][rows[low:high]] for name in _OF_HOST}, {"name": words})
-        _add_piece(walked, host, np.maximum(parent[low:high] - low, nesting.NONE), launched)
+    wanted = _begins_in(whole, data.steps.sort("host_start"), recording.steps_analysed) & (whole["duration"] >= 0)
+    for rows in nesting.pieces(whole["thread"], whole["start"], whole["duration"], wanted, _PIECE):
+        host = whole.take(rows, *_OF_HOST)
+        _add_piece(walked, host, nesting.parents(host["thread"], host["start"], end_of(host)), launched)
     return walked
 
 
-def _pieces(parent: Column) -> list[tuple[int, int]]:
-    """Return where pieces begin and end: before rows that are nested in nothing."""
-    outermost = np.append(np.flatnonzero(parent < 0), len(parent))
-    wanted = np.arange(_PIECE, len(parent), _PIECE)
-    borders = np.unique([0, *outermost[np.searchsorted(outermost, wanted)].tolist(), len(parent)]).tolist()
-    return list(pairwise(borders))
+def _begins_in(host: Table, steps: Table, analysed: list[int]) -> Column:
+    """Return which rows begin in an analysed step."""
+    start = host["start"]
+    parts = [start[low : low + _PIECE] for low in range(0, len(start), _PIECE)]
+    found = [np.isin(step_at(part, steps), analysed) & (part != UNKNOWN) for part in parts]
+    return np.concatenate(found) if found else np.zeros(0, bool)
 
 
 def _add_piece(walked: Walk, host: Table, parent: Column, launched: Table) -> None:
