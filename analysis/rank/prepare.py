@@ -63,29 +63,11 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         text = f"{file}: {message}"
         notices.append(Notice(kind=kind, level=level, rank=rank, file=file, message=text, details=details))
 
-    steps = host_steps(trace.host)
-    if len(steps) > MOST_STEPS:
-        note("too_many_steps", f"{len(steps)} steps: only the first {MOST_STEPS} count; record fewer", count=len(steps))
-        steps = steps.take(np.arange(MOST_STEPS))
-    if not len(steps):
-        note("no_steps", _NO_STEPS[trace.source])
-    elif numbers_repeat(trace.host):
-        first, last = int(steps["step"][0]), int(steps["step"][-1])
-        note("steps_repeat", f"the numbers of its steps begin again: counted on, as {first} to {last}", "info")
-    main = steps["thread"][0] if len(steps) else None
+    steps = _steps(trace, note)
     launches = trace.launches.with_columns(end=end_of(trace.launches))
     mode = "device" if len(trace.device) else "cpu"
-    waits = _data_waits(trace.host, steps, main)
-    others: list[DeviceWork] = []
-    if mode == "device":
-        tables = device_tables(trace, launches, steps, note)
-        covered = covered_launches(steps, tables, launches, note)
-        _note_gloo(trace.host, note)
-        note_unnamed(tables[0], note)
-        kernels, others = tables[0], other_devices(tables[1:], steps, covered, waits)
-    else:
-        kernels = _host_work(trace, steps, note)
-        covered = (np.zeros(len(steps), np.int64), np.zeros(len(steps), np.int64))
+    waits = _data_waits(trace.host, steps, steps["thread"][0] if len(steps) else None)
+    kernels, others, covered = _work(trace, launches, steps, waits, note)
     left_over = int((kernels["step"] == NO_STEP).sum()) if len(steps) else 0
     windows = device_windows(steps, kernels, covered, waits, mode)
     windows = windows.with_columns(sm_busy=sm_time(kernels, windows["start"], windows["end"]))
@@ -95,6 +77,7 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
     waited = union(waits["start"], waits["end"])
     done, syncs = activity(windows if stretch is None else stretch, counted, on_gpu, trace.host, waited, where)
     on_host = host_ranges(trace.host)
+    device = int(kernels["device"][0]) if mode == "device" and len(kernels) else None
     return RankData(
         rank=rank,
         files=trace.files,
@@ -123,12 +106,40 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         span=(int(kernels["start"].min()), int(kernels["end"].max())) if len(kernels) else None,
         left_over=left_over,
         notices=notices,
-        device=int(kernels["device"][0]) if mode == "device" and len(kernels) else None,
+        device=device,
         others=others,
         stretch=stretch,
-        model=model_of(trace, int(kernels["device"][0]) if mode == "device" and len(kernels) else None),
+        model=model_of(trace, device),
         pauses=sum(max(0, start - end) for (_, end), (start, _) in pairwise(trace.windows)),
     )
+
+
+def _steps(trace: RankTrace, note: Note) -> Table:
+    """Return the steps that the host marked, and report what is odd about them."""
+    steps = host_steps(trace.host)
+    if len(steps) > MOST_STEPS:
+        note("too_many_steps", f"{len(steps)} steps: only the first {MOST_STEPS} count; record fewer", count=len(steps))
+        steps = steps.take(np.arange(MOST_STEPS))
+    if not len(steps):
+        note("no_steps", _NO_STEPS[trace.source])
+    elif numbers_repeat(trace.host):
+        first, last = int(steps["step"][0]), int(steps["step"][-1])
+        note("steps_repeat", f"the numbers of its steps begin again: counted on, as {first} to {last}", "info")
+    return steps
+
+
+def _work(
+    trace: RankTrace, launches: Table, steps: Table, waits: Table, note: Note
+) -> tuple[Table, list[DeviceWork], tuple[Column, Column]]:
+    """Return the work of the rank's device (without one: of its host), that of other devices, and `coverage`."""
+    if not len(trace.device):
+        nothing = np.zeros(len(steps), np.int64)
+        return _host_work(trace, steps, note), [], (nothing, nothing)
+    tables = device_tables(trace, launches, steps, note)
+    covered = covered_launches(steps, tables, launches, note)
+    _note_gloo(trace.host, note)
+    note_unnamed(tables[0], note)
+    return tables[0], other_devices(tables[1:], steps, covered, waits), covered
 
 
 def _window_of(times: Column, windows: list[tuple[int, int]]) -> Column:
