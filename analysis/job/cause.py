@@ -19,7 +19,9 @@ Cause = Literal["compute", "data", "host", "copy"]
 _OUTSIDE = "outside forward, backward and optimizer"
 _HOSTS = ("forward", "backward", "optimizer")
 _AS_LONG = 0.95  # of the device's time, from which the host takes as long
-_SLOWER = 1.5  # times the others' unblocked host, from which a host is slow: 1.4 times is chance (docs/validation.md)
+_LEADS = 0.5  # share of the steps that the host has enqueued before the device has done their backward pass
+_LONGER = 1.1  # times the host's passes, from which the device does not wait for its host in them
+_SLOWER = 0.5  # of the others' unblocked host, from which a host that takes longer is slow; 0.4 is chance
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +44,14 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits, pace: 
     ahead = window.columns.get("host_ahead")
     if ahead is None or np.isnan(ahead).any():
         return _first([*_before_forward(window, at), _compute(window, at)], needed)
-    if float(np.mean(ahead[at])) >= 0.5:
-        return _first([*_before_forward(window, at), *_parts_of_device(window, at, lateness_ns, needed)], needed)
-    return _without_lead(window, at, lateness_ns, limits, pace)
+    leads = np.mean(ahead, axis=1) >= _LEADS
+    before, slow_device = _before_forward(window, at), _sets_pace(window, at, pace)
+    if leads[at]:
+        return _first([*before, *(_parts_of_device(window, at, lateness_ns, needed) if slow_device else [])], needed)
+    if np.delete(leads, at).any():
+        return _without_lead(window, at, lateness_ns, limits, pace)
+    # No host has a lead, for example because each step reads its loss, so all of them can be compared.
+    return _first([*before, *_of_host(window, at), *([_compute(window, at)] if slow_device else [])], needed)
 
 
 def _first(parts: list[Why], needed: float) -> Why | None:
@@ -67,6 +74,18 @@ def _parts_without_device(window: Window, at: int, needed: float) -> list[Why]:
     if cpu is not None and _excess(cpu, at) < needed / 2:  # it sleeps, it does not compute
         compute = msgspec.structs.replace(compute, cause="host")
     return [*_before_forward(window, at), compute]
+
+
+def _sets_pace(window: Window, at: int, pace: HostPace | None) -> bool:
+    """Return whether the rank's device takes longer for its passes than its unblocked host needs to enqueue them.
+
+    Otherwise the device waits for its host in between, and a longer pass may be a slower host. True if it is unknown.
+    """
+    own = window.backward_compute_ns[at]
+    if pace is None or not own.any():
+        return True
+    host = max(pace.parts["forward"][at] + pace.parts["backward"][at])
+    return float(np.median(window.part("forward")[at] + own)) >= _LONGER * float(host)
 
 
 def _parts_of_device(window: Window, at: int, lateness_ns: float, needed: float) -> list[Why]:
@@ -93,22 +112,29 @@ def _without_lead(window: Window, at: int, lateness_ns: float, limits: Limits, p
     fault, so a fault need explain only the rest, but at least half as much as of other ranks' lateness.
     """
 
-    def host(name: str) -> Matrix:
-        return window.part(f"{name}_host")
-
-    slower = {name: 0.0 if pace is None else _median(host(name), at) - pace.usual_ns(name, at) for name in _HOSTS}
+    host = {name: window.part(f"{name}_host") for name in _HOSTS}
+    slower = {name: 0.0 if pace is None else _median(host[name], at) - pace.usual_ns(name, at) for name in _HOSTS}
     passes = {"forward": window.part("forward"), "backward": window.backward_compute_ns}
     follows = sum(max(0.0, _excess(times, at) - max(0.0, slower[name])) for name, times in passes.items())
     needed = limits.cause_share * max(lateness_ns - follows, lateness_ns / 2)
-    outside = window.columns["host_ns"] - sum(map(host, _HOSTS)) - window.part(DATA_WAIT)
     data, copy, _ = _before_forward(window, at)
-    parts = [data, copy]
-    for name in _HOSTS:
-        blocked = _excess(host(name), at)
-        slow = pace is not None and slower[name] >= (_SLOWER - 1) * pace.usual_ns(name, at)
-        parts.append(_why("host", name, max(blocked, slower[name] if slow else 0.0)))
-    found = _first([*parts, _why("host", _OUTSIDE, _excess(outside, at))], needed)
+    # A copy costs nothing if the device has made up for it when the host has enqueued both passes.
+    made_up = sum(_median(times, at) for times in (window.part("h2d"), *passes.values()))
+    behind = made_up - _median(host["forward"], at) - _median(host["backward"], at)
+    parts = [data, msgspec.structs.replace(copy, excess_ns=min(copy.excess_ns, behind))]
+    for why in _of_host(window, at):
+        slow = why.part in host and pace is not None and slower[why.part] >= _SLOWER * pace.usual_ns(why.part, at)
+        parts.append(msgspec.structs.replace(why, excess_ns=max(why.excess_ns, slower[why.part])) if slow else why)
+    found = _first(parts, needed)
     return None if found is None else msgspec.structs.replace(found, follows=True)
+
+
+def _of_host(window: Window, at: int) -> list[Why]:
+    """Return how much longer the host takes than the others' in each part of the step, by its own clock."""
+    hosts = {name: window.part(f"{name}_host") for name in _HOSTS}
+    outside = window.part("host") - sum(hosts.values()) - window.part(DATA_WAIT)
+    parts = [_why("host", name, _excess(times, at)) for name, times in hosts.items()]
+    return [*parts, _why("host", _OUTSIDE, _excess(outside, at))]
 
 
 def _starves(window: Window, at: int) -> bool:

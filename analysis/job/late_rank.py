@@ -75,12 +75,13 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
     own_steps = {step for step, rank, _ in numbered if rank == window.ranks[found.rank]}
     its_rows = np.array([step in own_steps for step in window.steps])
     why = cause_of(window.only(its_rows), found.rank, found.lateness_ns or 0.0, limits, pace)
-    if why is None:
+    # A device that follows its host always comes last, so being late in some steps is no evidence against its rank.
+    if why is None or (why.follows and found.verdict == "intermittent"):
         return _unexplained(found, window.ranks[found.rank])
     # The largest lateness at a call leaves out what a slow backward pass adds after this call.
     late_ns = np.maximum(late, from_parts(window))[found.rank][its_rows]
-    plain = window if plain is None else plain.only(plain.counted)
-    to_plain = float(np.median(plain.step_ns)) / usual
+    plain = window if plain is None or not plain.counted.any() else plain.only(plain.counted)
+    to_plain = float(np.median(plain.step_ns)) / usual if usual else 1.0
     gain = float(np.minimum(late_ns, why.excess_ns).mean()) * int(its_rows.sum()) / len(window.steps) * to_plain
     if pace is not None:
         gain = min(gain, float(plain.step_ns.mean()) - pace.after_ns(found.rank, known=why.follows))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
@@ -23,6 +24,7 @@ from rankscope.conf.files import read_bytes
 Place = Literal["waiting for the loader", "the host", "copies to the device", "forward", "backward", "optimizer"]
 
 _OF_SLOWEST = 0.1  # steps that lose less than this share of what the slowest loses are noise next to it
+_NAMED_FROM = 0.25  # share of what all slow steps cost, from which a rank at fault is named
 
 
 class SlowSteps(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,20 +49,20 @@ def find(window: Window, limits: Limits, stacks: Mapping[int, Sequence[Mapping[s
     counted = window.counted
     if counted.sum() < 3:
         return None
-    job = np.median(window.step_ns, axis=0)
-    usual, mean = float(np.median(job[counted])), float(job[counted].mean())
+    usual = float(np.median(np.median(window.step_ns[:, counted], axis=1)))
+    mean = float(np.median(window.step_ns, axis=0)[counted].mean())
     inside, before = _events(window, usual, limits)
-    slow = np.zeros(len(job), bool)
+    slow = np.zeros(len(counted), bool)
     for event in inside:
         slow[event.rows] = True
-    if not inside or slow.sum() * 2 > counted.sum():
+    if not inside or not (counted & ~slow).any():
         return None
     total = sum(event.lost_ns for event in inside)
     lost = total / float(counted.sum())
 
     events = [window.steps[event.rows.start] for event in inside]
     warm_up = [window.steps[event.rows.start] for event in before]
-    at_fault, place = _at_fault(window, slow)
+    at_fault, place = _at_fault(window, inside, slow)
     ranks = [window.ranks[row] for row in at_fault]
     return SlowSteps(
         steps=events,
@@ -88,12 +90,16 @@ class _Event(msgspec.Struct, frozen=True):
 def _events(window: Window, usual: float, limits: Limits) -> tuple[list[_Event], list[_Event]]:
     """Return the events of the counted steps, and those of the warm-up.
 
-    An event costs the job at least as much as one slow step does, and is not noise next to the counted ones.
+    An event costs the job at least as much as one slow step does, and is not noise next to the counted ones. There are
+    none if more than half of a rank's steps are slow.
     """
     counted = window.counted
     slow, own_slow = np.zeros(len(counted), bool), np.zeros(len(counted), bool)
     for times, own in zip(window.step_ns, own_time(window), strict=True):
-        slow |= times > max(limits.slow_step * usual, fence(times[counted]))
+        of_rank = times > max(limits.slow_step * usual, fence(times[counted]))
+        if (of_rank & counted).sum() * 2 > counted.sum():
+            return [], []
+        slow |= of_rank
         if not window.on_device:  # there ranks share cores, and one long step of one rank drowns in their waits
             own_slow |= (own > fence(own[counted])) & (own - np.median(own[counted]) >= (limits.slow_step - 1) * usual)
     longer = window.step_ns - np.median(window.step_ns[:, counted], axis=1)[:, None]
@@ -115,11 +121,12 @@ def _events(window: Window, usual: float, limits: Limits) -> tuple[list[_Event],
     ]
 
 
-def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
+def _at_fault(window: Window, events: Sequence[_Event], slow: Column) -> tuple[list[int], Place | None]:
     """Return the positions of the ranks on which the time is lost, and in which part of the step.
 
     A rank that waits for another loses its time in the backward pass, after it has computed its own gradients. So a
-    rank is at fault if at least half of the excess of its slow steps is elsewhere.
+    rank is at fault if at least half of the excess of its slow steps is elsewhere. Ranks may take turns: a rank that is
+    at fault in events that none of those explains is named too, if these events are a quarter of what all of them cost.
     """
     parts: dict[str, Matrix] = {name: window.part(name) for name in DEVICE_RANGES}
     rest = window.step_ns - sum(parts.values())
@@ -127,13 +134,22 @@ def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
     parts["backward"] = window.backward_compute_ns
     waits = np.minimum(window.part(DATA_WAIT), np.maximum(rest, 0))
     parts |= {"data_wait": waits, "host": rest - waits}
-    excess = {name: _excess(values, window.counted, slow) for name, values in parts.items()}
-    total = _excess(window.step_ns, window.counted, slow)
-    own = total - np.maximum(0, _excess(waiting, window.counted, slow))
-    fault = [row for row in range(len(window.ranks)) if total[row] > 0 and own[row] >= total[row] / 2]
-    if not fault:
+    usual = window.counted & ~slow
+    excess = {name: _excess(values, usual) for name, values in parts.items()}
+    total, waited = _excess(window.step_ns, usual), _excess(waiting, usual)
+    before = excess["data_wait"] + excess["host"] + excess["h2d"]
+    fault = _own(total[:, slow], waited[:, slow])
+    turns = np.zeros(len(window.ranks))
+    for event in events:
+        own = _own(total[:, event.rows], waited[:, event.rows])
+        if not (own & fault).any():
+            if window.on_device:  # a device that has lost its lead follows its host in both passes, which is no fault
+                own &= before[:, event.rows].sum(1) >= total[:, event.rows].sum(1) / 2
+            turns += np.where(own, event.lost_ns, 0.0)
+    fault |= turns >= _NAMED_FROM * sum(event.lost_ns for event in events)
+    if not fault.any():
         return [], "backward"
-    sums = {name: float(np.sum([excess[name][row] for row in fault])) for name in parts}
+    sums = {name: float(values[fault][:, slow].sum()) for name, values in excess.items()}
     names: dict[str, Place] = {
         "data_wait": "waiting for the loader",
         "host": "the host",
@@ -142,7 +158,14 @@ def _at_fault(window: Window, slow: Column) -> tuple[list[int], Place | None]:
         "backward": "backward",
         "optimizer": "optimizer",
     }
-    return fault, names[max(sums, key=lambda name: sums[name])]
+    return np.flatnonzero(fault).tolist(), names[max(sums, key=lambda name: sums[name])]
+
+
+def _own(total: Matrix, waited: Matrix) -> NDArray[np.bool_]:
+    """Return by rank whether at least half of its excess in some steps is not waiting for others."""
+    lost = total.sum(1)
+    found: NDArray[np.bool_] = (lost > 0) & (lost - np.maximum(0, waited.sum(1)) >= lost / 2)
+    return found
 
 
 def _core_wait_share(window: Window, events: Sequence[_Event], slow: Column) -> float | None:
@@ -156,10 +179,9 @@ def _core_wait_share(window: Window, events: Sequence[_Event], slow: Column) -> 
     return round(waits / sum(event.lost_ns for event in events), 4)
 
 
-def _excess(values: Matrix, counted: Column, slow: Column) -> Column:
-    """Return for each rank how much longer a part is in slow steps than in usual ones (ns, mean)."""
-    usual = np.median(values[:, counted & ~slow], axis=1)
-    found: Column = values[:, slow].mean(1) - usual
+def _excess(values: Matrix, usual_rows: Column) -> Matrix:
+    """Return how much longer a part is than in the usual steps of its rank (ranks x steps, ns)."""
+    found: Matrix = values - np.median(values[:, usual_rows], axis=1)[:, None]
     return found
 
 

@@ -12,17 +12,36 @@ import tempfile
 from bisect import bisect_left
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
+
+import msgspec
 
 from rankscope.conf import RankDir
 from rankscope.conf.columns_file import json_of
-from rankscope.conf.contract import GPU_COLUMNS, STEP_COLUMNS
+from rankscope.conf.contract import GPU_COLUMNS, STEP_COLUMNS, GpuColumn
 from rankscope.conf.files import read_json, write_text
 from rankscope.launch.run.rank_files import info_of
 from rankscope.launch.system import processes
 
 _SAMPLER = "rankscope.launch.system.nvml_samples"
 _END_S = 5.0
+OLD_NS = 5_000_000_000
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the sampler: a GPU at a time (wall clock), and the values that its driver answered."""
+
+    uuid: str
+    time_ns: int
+    gpu_clock_mhz: float | None = None
+    gpu_power_w: float | None = None
+    gpu_temperature_c: float | None = None
+    gpu_utilization: float | None = None
+    gpu_throttle_reasons: float | None = None
+    pcie_tx_MBs: float | None = None
+    pcie_rx_MBs: float | None = None
+    nvlink_tx_MBs: float | None = None
+    nvlink_rx_MBs: float | None = None
 
 
 class GpuState:
@@ -64,31 +83,35 @@ class GpuState:
                 columns |= of_steps(own, columns["start_ns"], columns["host_ns"])
                 write_text(path, json.dumps({name: columns[name] for name in STEP_COLUMNS}))
 
-    def _samples(self) -> dict[str, list[dict[str, Any]]]:
+    def _samples(self) -> dict[str, list[Sample]]:
         """Return the samples of each GPU by its UUID, in order of time."""
-        found: dict[str, list[dict[str, Any]]] = {}
-        for line in self._file.read_text().splitlines() if self._file.exists() else []:
+        found: dict[str, list[Sample]] = {}
+        for line in self._file.read_bytes().splitlines() if self._file.exists() else []:
             try:
-                sample = json.loads(line)
+                sample = msgspec.json.decode(line, type=Sample)
             except ValueError:  # the last line, cut when the process was ended
                 continue
-            found.setdefault(sample["uuid"], []).append(sample)
-        return found
+            found.setdefault(sample.uuid, []).append(sample)
+        return {uuid: sorted(samples, key=lambda sample: sample.time_ns) for uuid, samples in found.items()}
 
 
-def of_steps(samples: list[dict[str, Any]], starts: list[int], lengths: list[int | None]) -> dict[str, list[Any]]:
+def of_steps(
+    samples: list[Sample], starts: list[int | None], lengths: list[int | None]
+) -> dict[GpuColumn, list[float | int | None]]:
     """Return the columns of the steps that begin at `starts` (wall clock, ns).
 
-    A value is the mean over the samples in the step; without any, that of the last sample before its end. The reasons
-    to throttle are NVML's bits: all of these samples.
+    A value is the mean over the samples in the step; without any, that of the last sample before its end, if that is no
+    older than `OLD_NS` at the begin of the step. The reasons to throttle are NVML's bits: all of these samples.
     """
-    times = [sample["time_ns"] for sample in samples]
-    columns: dict[str, list[Any]] = {name: [] for name in GPU_COLUMNS}
+    times = [sample.time_ns for sample in samples]
+    columns: dict[GpuColumn, list[float | int | None]] = {name: [] for name in GPU_COLUMNS}
     for start, length in zip(starts, lengths, strict=True):
-        first, end = bisect_left(times, start), bisect_left(times, start + (length or 0))
-        inside = samples[min(first, max(0, end - 1)) : end]
+        first, end = (bisect_left(times, start + after) if start is not None else 0 for after in (0, length or 0))
+        if first == end and end and start is not None and times[end - 1] >= start - OLD_NS:
+            first = end - 1
+        inside = samples[first:end]
         for name in GPU_COLUMNS:
-            values = [sample[name] for sample in inside if name in sample]
+            values = [value for sample in inside if (value := getattr(sample, name)) is not None]
             columns[name].append(_bits(values) if name == "gpu_throttle_reasons" else _mean(values))
     return columns
 

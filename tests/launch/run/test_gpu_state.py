@@ -10,7 +10,7 @@ from rankscope.conf import RunDir
 from rankscope.conf.columns_file import json_of, write_columns
 from rankscope.conf.contract import GPU_COLUMNS, STEP_COLUMNS
 from rankscope.conf.files import read_json, write_json
-from rankscope.launch.run.gpu_state import GpuState, of_steps
+from rankscope.launch.run.gpu_state import OLD_NS, GpuState, Sample, of_steps
 
 DRIVER = """
 from types import SimpleNamespace
@@ -64,13 +64,13 @@ def test_samples_of_a_process_are_added_to_the_steps(tmp_path: Path, monkeypatch
 
 def test_a_step_has_the_samples_in_it_or_the_last_one_before_its_end() -> None:
     samples = [
-        {"time_ns": 10, "gpu_clock_mhz": 1980.0, "gpu_throttle_reasons": 4.0},
-        {"time_ns": 20, "gpu_clock_mhz": 1000.0, "gpu_throttle_reasons": 64.0, "gpu_power_w": 700.0},
+        Sample(uuid="0", time_ns=10, gpu_clock_mhz=1980.0, gpu_throttle_reasons=4.0),
+        Sample(uuid="0", time_ns=20, gpu_clock_mhz=1000.0, gpu_throttle_reasons=64.0, gpu_power_w=700.0),
     ]
-    found = of_steps(samples, [0, 5, 12, 10, 25], [5, 10, 3, 20, None])
-    assert found["gpu_clock_mhz"] == [None, 1980, 1980, 1490, 1000]
-    assert found["gpu_throttle_reasons"] == [None, 4, 4, 4 | 64, 64]
-    assert found["gpu_power_w"] == [None, None, None, 700, 700] and set(found) == set(GPU_COLUMNS)
+    found = of_steps(samples, [0, 5, 12, 10, 25, None, 21 + OLD_NS], [5, 10, 3, 20, None, 5, 5])
+    assert found["gpu_clock_mhz"] == [None, 1980, 1980, 1490, 1000, None, None]  # the last one is too old
+    assert found["gpu_throttle_reasons"] == [None, 4, 4, 4 | 64, 64, None, None]
+    assert found["gpu_power_w"] == [None, None, None, 700, 700, None, None] and set(found) == set(GPU_COLUMNS)
 
 
 def test_without_a_gpu_or_with_a_cut_sample_the_steps_stay_as_they_are(tmp_path: Path) -> None:
@@ -79,7 +79,11 @@ def test_without_a_gpu_or_with_a_cut_sample_the_steps_stay_as_they_are(tmp_path:
     write_json(rank.info, {"device_uuid": None})
     json_of(rank.steps).write_text("[]")
     with GpuState(tmp_path, on=False) as state:
-        state._file.write_text(json.dumps({"uuid": "GPU-0", "time_ns": 1}) + '\n{"uuid": "GP')
-        assert list(state._samples()) == ["GPU-0"]
+        good = [json.dumps({"uuid": "GPU-0", "time_ns": time}).encode() for time in (2, 1)]
+        odd = [b"[1]", b"5", b"null", b'{"time_ns": 1}', b'{"uuid": ["a"]}', b"[" * 100_000, b"\xff", b'{"uuid": "GP']
+        state._file.write_bytes(b"\n".join([*good, *odd]))
+        assert {uuid: [sample.time_ns for sample in found] for uuid, found in state._samples().items()} == {
+            "GPU-0": [1, 2]
+        }
         state.add_to([rank])
     assert json_of(rank.steps).read_text() == "[]"
