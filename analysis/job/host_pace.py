@@ -2,7 +2,8 @@
 
 Later the host of a rank that waits for others is as slow as they are, because its launches fill the device's queue. The
 timed window opens with an idle device, so in its first steps no host is blocked. The first steps of the plain window
-are often the first of the job, in which memory is allocated and kernels are loaded.
+are often the first of the job, in which memory is allocated and kernels are loaded: only the fastest warm-up step tells
+something there.
 """
 
 import msgspec
@@ -17,19 +18,23 @@ _PARTS = ("forward", "backward", "optimizer")
 
 
 class HostPace(msgspec.Struct, frozen=True, kw_only=True):
-    """The first steps of the timed window, ranks x steps, ns of the host."""
+    """Steps of hosts that nothing blocked, ranks x steps, ns of the host."""
 
     parts: dict[str, Matrix]  # forward, backward, optimizer
     step_ns: Matrix  # these parts and the wait for the loader
 
     @classmethod
-    def of(cls, timed: Window) -> "HostPace | None":
-        """Return the pace of the ranks in the first warm-up steps; None if not recorded."""
-        first = np.flatnonzero(~timed.counted)[:_UNBLOCKED]
-        if not timed.on_device or not len(first) or any(f"{name}_host_ns" not in timed.columns for name in _PARTS):
+    def of(cls, window: Window, *, timed: bool) -> "HostPace | None":
+        """Return the pace from the warm-up: the first steps if the window is the timed one, otherwise the fastest."""
+        rows = np.flatnonzero(~window.counted)
+        if not window.on_device or not len(rows) or any(f"{name}_host_ns" not in window.columns for name in _PARTS):
             return None
-        parts = {name: timed.part(f"{name}_host")[:, first] for name in _PARTS}
-        step: Matrix = np.asarray(sum(parts.values()) + timed.part(DATA_WAIT)[:, first])
+        rows = rows[:_UNBLOCKED] if timed else rows
+        parts = {name: window.part(f"{name}_host")[:, rows] for name in _PARTS}
+        step: Matrix = np.asarray(sum(parts.values()) + window.part(DATA_WAIT)[:, rows])
+        if not timed:
+            parts = {name: values.min(axis=1, keepdims=True) for name, values in parts.items()}
+            step = step.min(axis=1, keepdims=True)
         return cls(parts=parts, step_ns=step)
 
     def usual_ns(self, part: str, but: int) -> float:

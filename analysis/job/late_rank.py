@@ -52,7 +52,7 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
 
     Fixing the rank saves the same share of a step in the plain window as in this one. None: `window` is the plain one.
     """
-    pace = None if calls is None else HostPace.of(window)
+    pace = HostPace.of(window, timed=calls is not None)
     window = window.only(window.counted)
     name = "plain" if calls is None else "timed"
     if len(window.ranks) < 2:
