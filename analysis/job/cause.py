@@ -21,7 +21,7 @@ _HOSTS = ("forward", "backward", "optimizer")
 _AS_LONG = 0.95  # of the device's time, from which the host takes as long
 _LEADS = 0.5  # share of the steps that the host has enqueued before the device has done their backward pass
 _LONGER = 1.1  # times the host's passes, from which the device does not wait for its host in them
-_SLOWER = 0.5  # of the others' unblocked host, from which a host that takes longer is slow; 0.4 is chance
+_SLOWER = 0.5  # of the others' unblocked host: a host that takes that much longer is slow; equal hosts differ by 0.4
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,9 +109,8 @@ def _without_lead(window: Window, at: int, lateness_ns: float, limits: Limits, p
 
     In a job that is bound by its hosts one rank always follows, although all are equally fast: its device needs the
     time of its host for forward and backward, those of the others only their own. That part of the lateness is nobody's
-    fault, so a fault need explain only the rest, but at least half as much as of other ranks' lateness.
+    fault. So a part need explain only the rest of the lateness, or half of it if that is more.
     """
-
     host = {name: window.part(f"{name}_host") for name in _HOSTS}
     slower = {name: 0.0 if pace is None else _median(host[name], at) - pace.usual_ns(name, at) for name in _HOSTS}
     passes = {"forward": window.part("forward"), "backward": window.backward_compute_ns}

@@ -79,9 +79,9 @@ class GpuState:
             own = samples.get(str(info_of(rank).get("device_uuid")))
             path = json_of(rank.steps)
             if own and path.exists():
-                columns = read_json(path)
-                columns |= of_steps(own, columns["start_ns"], columns["host_ns"])
-                write_text(path, json.dumps({name: columns[name] for name in STEP_COLUMNS}))
+                columns = read_json(path)  # the rank's own, replaced in one piece
+                found = of_steps(own, columns["start_ns"], columns["host_ns"])
+                write_text(path, json.dumps({name: columns[name] for name in STEP_COLUMNS} | found))
 
     def _samples(self) -> dict[str, list[Sample]]:
         """Return the samples of each GPU by its UUID, in order of time."""
