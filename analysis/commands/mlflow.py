@@ -1,5 +1,6 @@
 """`rankscope mlflow PATH`: writes a run or a sweep to MLflow."""
 
+import os
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ def mlflow(path: Path, uri: str | None, quiet: bool) -> int:
 
     PATH: a run folder, or a folder that `rankscope run -m` made: each point is a run.
     """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # by default 7: two silent minutes without a server
     write_all(path, lambda name: Mlflow(uri, path.resolve().name, name), quiet=quiet)
     return OK
 

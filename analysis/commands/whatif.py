@@ -41,7 +41,7 @@ def whatif(
     PATH: a run folder, a pass folder, or a folder of traces. CHANGES may also be the ids of findings, such as
     data_stall: then all that they are about is gone. Without CHANGES it prints only the critical path.
     """
-    from rankscope.analysis.replay.predict import predict
+    from rankscope.analysis.replay.predict import predict, uses_ceilings
 
     options = Options(cache=not no_cache, progress=not quiet, steps_from=steps_from, ceilings=ceilings)
     analysis = load(path, options=options)
@@ -49,6 +49,10 @@ def whatif(
     found = predict(analysis, wanted, analysis.without.step_ms)
     console = Console(stderr=json_file == Path("-"), quiet=quiet)
     console.print(show(found))
+    if ceilings is not None and not uses_ceilings(wanted):
+        console.print(
+            "--ceilings was not needed: only ranks=, gradient_mb= and bucket_cap_mb= use it, without busbw_GBs="
+        )
     plain = msgspec.to_builtins(found)
     put_json(json_file, plain)
     return PARTIAL if analysis.missing_ranks else OK

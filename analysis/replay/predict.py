@@ -122,6 +122,12 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
     )
 
 
+def uses_ceilings(changes: Sequence[str]) -> bool:
+    """Return whether the changes add collectives whose time the node's measured ceilings say."""
+    job = job_of([parse(text) for text in changes])
+    return job is not None and job.gradient_mb is not None and job.busbw_GBs is None
+
+
 def _host_share(found: list[Share]) -> float:
     """Return the share of the critical path that is the host's work."""
     host = sum(share.ms for share in found if share.work in ("host", "launch"))

@@ -221,3 +221,16 @@ def test_an_interval_grows_with_its_prediction(tmp_path: Path) -> None:
 def test_ranks_that_no_job_has_are_refused() -> None:
     with pytest.raises(AnalysisError, match="no job has so many ranks"):
         parse("ranks0-99999999999.compute*2")
+
+
+@pytest.mark.parametrize(("changes", "used"), [
+    (["transfer*0.5"], False),
+    (["ranks=4", "gradient_mb=100"], True),
+    (["ranks=4", "gradient_mb=100", "busbw_GBs=40"], False),
+])  # fmt: skip
+def test_ceilings_that_no_change_needs_are_said(
+    changes: list[str], used: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recording = DATA / ("one_rank/comm_bound_w1" if "ranks=4" in changes else "traces/comm_bound_w4")
+    assert main([str(recording), *changes, "--ceilings", str(DATA / "ceilings" / "h100_w4.json")]) in (0, 3)
+    assert ("--ceilings was not used" in capsys.readouterr().out) != used
