@@ -50,9 +50,7 @@ def whatif(
     console = Console(stderr=json_file == Path("-"), quiet=quiet)
     console.print(show(found))
     if ceilings is not None and not uses_ceilings(wanted):
-        console.print(
-            "--ceilings was not needed: only ranks=, gradient_mb= and bucket_cap_mb= use it, without busbw_GBs="
-        )
+        console.print("--ceilings was not used: only gradient_mb= without busbw_GBs= needs it")
     plain = msgspec.to_builtins(found)
     put_json(json_file, plain)
     return PARTIAL if analysis.missing_ranks else OK
