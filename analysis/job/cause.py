@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.job.host_pace import HostPace
+from rankscope.analysis.job.host_pace import HostPace, leads
 from rankscope.analysis.job.variation import median_of_others
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
@@ -19,7 +19,6 @@ Cause = Literal["compute", "data", "host", "copy"]
 _OUTSIDE = "outside forward, backward and optimizer"
 _HOSTS = ("forward", "backward", "optimizer")
 _AS_LONG = 0.95  # of the device's time, from which the host takes as long
-_LEADS = 0.5  # share of the steps that the host has enqueued before the device has done their backward pass
 _LONGER = 1.1  # times the host's passes, from which the device does not wait for its host in them
 _SLOWER = 0.5  # of the others' unblocked host: a host that takes that much longer is slow; equal hosts differ by 0.4
 
@@ -44,11 +43,11 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits, pace: 
     ahead = window.columns.get("host_ahead")
     if ahead is None or np.isnan(ahead).any():
         return _first([*_before_forward(window, at), _compute(window, at)], needed)
-    leads = np.mean(ahead, axis=1) >= _LEADS
+    leading = leads(window)
     before, slow_device = _before_forward(window, at), _sets_pace(window, at, pace)
-    if leads[at]:
+    if leading[at]:
         return _first([*before, *(_parts_of_device(window, at, lateness_ns, needed) if slow_device else [])], needed)
-    if np.delete(leads, at).any():
+    if np.delete(leading, at).any():
         return _without_lead(window, at, lateness_ns, limits, pace)
     # No host has a lead, for example because each step reads its loss, so all of them can be compared.
     return _first([*before, *_of_host(window, at), *([_compute(window, at)] if slow_device else [])], needed)

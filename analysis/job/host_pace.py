@@ -8,13 +8,23 @@ something there.
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf.contract import DATA_WAIT
 
 _UNBLOCKED = 2  # steps after a window has opened
+_LEADS = 0.5  # share of the steps, from which a host leads
+_AS_LONG = 0.9  # of the host's passes, from which the device's take about as long
 _PARTS = ("forward", "backward", "optimizer")
+
+
+def leads(window: Window) -> NDArray[np.bool_]:
+    """Return by rank whether its host has usually enqueued a step before the device has done its backward pass."""
+    unknown = np.zeros(window.step_ns.shape)
+    found: NDArray[np.bool_] = np.mean(window.columns.get("host_ahead", unknown), axis=1) >= _LEADS
+    return found
 
 
 class HostPace(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +51,21 @@ class HostPace(msgspec.Struct, frozen=True, kw_only=True):
         """Return the time that the other ranks need for a part: the median over them and their steps."""
         return float(np.median(np.delete(self.parts[part], but, axis=0)))
 
-    def after_ns(self, but: int, *, known: bool) -> float:
+    def after_ns(self, window: Window, but: int, *, known: bool) -> float:
         """Return the step at which the hosts of the other ranks bind the job, once the rank `but` is mended.
 
         In each step the slowest host sets the pace, and hosts vary: on two H200s the longest of these few steps was
         longer than the clean job's in most cases, and their median in half of them (docs/validation.md). So it is the
-        longest, unless the pace of the job's hosts is `known` from the steps of the late rank.
+        longest, unless the pace of the job's hosts is `known` from the steps of the late rank. It is 0 if the others'
+        devices have work queued and need about as long for their passes: then the devices bind the job, and a host that
+        enqueues more than their queues hold is as slow as they are.
         """
+        device, host = (
+            window.part("forward") + window.backward_compute_ns,
+            self.parts["forward"] + self.parts["backward"],
+        )
+        device_ns, host_ns = (float(np.median(np.delete(times, but, axis=0))) for times in (device, host))
+        if leads(window)[np.arange(len(window.ranks)) != but].all() and device_ns >= _AS_LONG * host_ns:
+            return 0.0
         slowest: Column = np.delete(self.step_ns, but, axis=0).max(axis=0)
         return float(np.median(slowest) if known else slowest.max())

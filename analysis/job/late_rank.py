@@ -84,7 +84,7 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
     to_plain = float(np.median(plain.step_ns)) / usual if usual else 1.0
     gain = float(np.minimum(late_ns, why.excess_ns).mean()) * int(its_rows.sum()) / len(window.steps) * to_plain
     if pace is not None:
-        gain = min(gain, float(plain.step_ns.mean()) - pace.after_ns(found.rank, known=why.follows))
+        gain = min(gain, float(plain.step_ns.mean()) - pace.after_ns(window, found.rank, known=why.follows))
     gain = max(0.0, gain)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
 

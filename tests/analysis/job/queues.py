@@ -48,15 +48,18 @@ def simulate(
     ranks: int = 2,
     noise: float = 0.03,
     reads_loss: bool = False,
+    queue: int = 1_000_000,
 ) -> Simulated:
     """Run a job whose hosts and devices need these times (ms) for forward, backward and optimizer.
 
-    The hosts' times are lognormal with `noise`, independent for each rank and step.
+    The hosts' times are lognormal with `noise`, independent for each rank and step. A device's queue holds `queue`
+    launches; a step has 25.
     """
     random = np.random.default_rng(seed)
     on_1 = np.arange(ranks) == 1
     hosts, devices = np.zeros(ranks), np.zeros(ranks)
     rows: list[dict[str, Times]] = []
+    done: list[Times] = []  # when each launch was done
     for step in range(PLAIN + TIMED):
         if step == PLAIN:  # a window opens with idle devices
             hosts = devices = np.full(ranks, max(hosts.max(), devices.max()))
@@ -73,10 +76,14 @@ def simulate(
             work = work + fault.forward * on_1 * (name == "forward")
             for _ in range(_CHUNKS):
                 hosts = hosts + enqueue * slower / _CHUNKS
+                if len(done) >= queue:
+                    hosts = np.maximum(hosts, done[-queue])
                 devices = np.maximum(hosts, devices) + work / _CHUNKS
+                done.append(devices)
             if name == "backward":
                 row["backward_compute"], row["call"] = devices - begin[1], -devices
                 devices = np.full(ranks, devices.max() + 0.4)
+                done.append(devices)
                 row["call"] += devices
                 backward = devices
             row[name], row[f"{name}_host"] = devices - begin[1], hosts - begin[0]

@@ -38,6 +38,13 @@ def test_a_late_rank_costs_what_the_step_loses(
     assert 0.85 * lost <= found.gain_ns * 1e-6 <= lost + 0.5
 
 
+@pytest.mark.parametrize("queue", [12, 26, 60])
+def test_hosts_that_a_short_queue_blocks_limit_no_gain(queue: int) -> None:
+    late = simulate(0, **BY_GPU, fault=Fault(forward=30.0), queue=queue)
+    lost = late.mean_ms - simulate(0, **BY_GPU, queue=queue).mean_ms
+    assert late.verdict.rank == 1 and late.verdict.gain_ns * 1e-6 == pytest.approx(lost, rel=0.1)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize(("job", "fault"), [
     (BY_GPU, Fault()), (BY_HOST, Fault()), (BALANCED, Fault()),
