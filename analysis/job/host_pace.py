@@ -60,12 +60,10 @@ class HostPace(msgspec.Struct, frozen=True, kw_only=True):
         devices have work queued and need about as long for their passes: then the devices bind the job, and a host that
         enqueues more than their queues hold is as slow as they are.
         """
-        device, host = (
-            window.part("forward") + window.backward_compute_ns,
-            self.parts["forward"] + self.parts["backward"],
-        )
+        device = window.part("forward") + window.backward_compute_ns
+        host = self.parts["forward"] + self.parts["backward"]
         device_ns, host_ns = (float(np.median(np.delete(times, but, axis=0))) for times in (device, host))
-        if leads(window)[np.arange(len(window.ranks)) != but].all() and device_ns >= _AS_LONG * host_ns:
+        if np.delete(leads(window), but).all() and device_ns >= _AS_LONG * host_ns:
             return 0.0
         slowest: Column = np.delete(self.step_ns, but, axis=0).max(axis=0)
         return float(np.median(slowest) if known else slowest.max())

@@ -97,7 +97,7 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
     """
     reason = (
         f"rank {rank} comes {(found.lateness_ns or 0.0) * 1e-6:.2f} ms after the others, but no part of its step is "
-        "longer by that much: its host has no lead over its device, and theirs has"
+        "longer by that much; if the hosts bind a job, one rank always comes last"
     )
     return msgspec.structs.replace(
         found, verdict="none", rank=None, lateness_ns=None, interval_ns=None, steps_late=0, late_steps=[], gain_ns=0.0,

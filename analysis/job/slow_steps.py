@@ -116,9 +116,8 @@ def _events(window: Window, usual: float, limits: Limits) -> tuple[list[_Event],
 
     inside = events(counted)
     least = _OF_SLOWEST * max((event.lost_ns for event in inside), default=0.0)
-    return [event for event in inside if event.lost_ns >= least], [
-        event for event in events(~counted) if event.lost_ns >= least
-    ]
+    kept, before = ([event for event in some if event.lost_ns >= least] for some in (inside, events(~counted)))
+    return kept, before
 
 
 def _at_fault(window: Window, events: Sequence[_Event], slow: Column) -> tuple[list[int], Place | None]:

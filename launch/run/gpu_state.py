@@ -25,23 +25,15 @@ from rankscope.launch.system import processes
 
 _SAMPLER = "rankscope.launch.system.nvml_samples"
 _END_S = 5.0
-OLD_NS = 5_000_000_000
+OLD_NS = 5_000_000_000  # an older sample says nothing about a step
 
 
-class Sample(msgspec.Struct, frozen=True, kw_only=True):
+class Sample(msgspec.Struct, frozen=True):
     """One line of the sampler: a GPU at a time (wall clock), and the values that its driver answered."""
 
     uuid: str
     time_ns: int
-    gpu_clock_mhz: float | None = None
-    gpu_power_w: float | None = None
-    gpu_temperature_c: float | None = None
-    gpu_utilization: float | None = None
-    gpu_throttle_reasons: float | None = None
-    pcie_tx_MBs: float | None = None
-    pcie_rx_MBs: float | None = None
-    nvlink_tx_MBs: float | None = None
-    nvlink_rx_MBs: float | None = None
+    values: dict[GpuColumn, float]
 
 
 class GpuState:
@@ -111,7 +103,7 @@ def of_steps(
             first = end - 1
         inside = samples[first:end]
         for name in GPU_COLUMNS:
-            values = [value for sample in inside if (value := getattr(sample, name)) is not None]
+            values = [sample.values[name] for sample in inside if name in sample.values]
             columns[name].append(_bits(values) if name == "gpu_throttle_reasons" else _mean(values))
     return columns
 

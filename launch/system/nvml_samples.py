@@ -1,7 +1,7 @@
 """Samples every GPU of this node by NVML: `python -m rankscope.launch.system.nvml_samples FILE`, until it is ended.
 
 It is a process of its own, so that no thread and no driver call of rankscope is in the ranks. Out: a line of JSON for
-each sample of a GPU: its `uuid`, the wall clock (`time_ns`), and the values that the driver answers.
+each sample of a GPU: its `uuid`, the wall clock (`time_ns`), and the `values` that the driver answers.
 """
 
 import json
@@ -89,7 +89,7 @@ def _watch(nvml: Any, index: int, file: TextIO) -> None:
     uuid, gpu = nvml.nvmlDeviceGetUUID(device), Gpu(nvml, device)
     while True:
         found = gpu.sample()
-        file.write(json.dumps({"uuid": uuid, "time_ns": time.time_ns(), **found}) + "\n")
+        file.write(json.dumps({"uuid": uuid, "time_ns": time.time_ns(), "values": found}) + "\n")
         time.sleep(INTERVAL_S)
 
 

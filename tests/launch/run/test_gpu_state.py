@@ -64,8 +64,8 @@ def test_samples_of_a_process_are_added_to_the_steps(tmp_path: Path, monkeypatch
 
 def test_a_step_has_the_samples_in_it_or_the_last_one_before_its_end() -> None:
     samples = [
-        Sample(uuid="0", time_ns=10, gpu_clock_mhz=1980.0, gpu_throttle_reasons=4.0),
-        Sample(uuid="0", time_ns=20, gpu_clock_mhz=1000.0, gpu_throttle_reasons=64.0, gpu_power_w=700.0),
+        Sample("0", 10, {"gpu_clock_mhz": 1980.0, "gpu_throttle_reasons": 4.0}),
+        Sample("0", 20, {"gpu_clock_mhz": 1000.0, "gpu_throttle_reasons": 64.0, "gpu_power_w": 700.0}),
     ]
     found = of_steps(samples, [0, 5, 12, 10, 25, None, 21 + OLD_NS], [5, 10, 3, 20, None, 5, 5])
     assert found["gpu_clock_mhz"] == [None, 1980, 1980, 1490, 1000, None, None]  # the last one is too old
@@ -79,7 +79,7 @@ def test_without_a_gpu_or_with_a_cut_sample_the_steps_stay_as_they_are(tmp_path:
     write_json(rank.info, {"device_uuid": None})
     json_of(rank.steps).write_text("[]")
     with GpuState(tmp_path, on=False) as state:
-        good = [json.dumps({"uuid": "GPU-0", "time_ns": time}).encode() for time in (2, 1)]
+        good = [json.dumps({"uuid": "GPU-0", "time_ns": time, "values": {}}).encode() for time in (2, 1)]
         odd = [b"[1]", b"5", b"null", b'{"time_ns": 1}', b'{"uuid": ["a"]}', b"[" * 100_000, b"\xff", b'{"uuid": "GP']
         state._file.write_bytes(b"\n".join([*good, *odd]))
         assert {uuid: [sample.time_ns for sample in found] for uuid, found in state._samples().items()} == {
