@@ -123,7 +123,10 @@ class EventReader:
             raise self._refused("empty_file", "empty; record it again or remove it")
         if self._stream.fault or (buffer.lstrip()[:1] == b"{" and not buffer.rstrip().endswith(b"}")):
             raise self._refused(self._stream.fault or "truncated", "cut before its first event; record it again")
-        raise self._refused("not_a_trace", "no traceEvents in it: not a torch.profiler (Chrome) trace")
+        raise self._refused(
+            "not_a_trace",
+            "no traceEvents in it: not a trace of torch.profiler; give the file that export_chrome_trace wrote",
+        )
 
     def _whole_events(self, buffer: bytes) -> tuple[int, list[Event], bytes | None]:
         """Decode up to the last border in `buffer`; return (bytes used, events, text after the array or None)."""
