@@ -10,6 +10,8 @@ The stages:
     ceilings    the limits of the node (`rankscope ceilings`)
     scaling     gpt and mlp over ranks and batches, weak and strong: FOLDER/scaling/report-{gpt,mlp}
     scenarios   the confusion matrix (benchmarks/scenarios.py): FOLDER/scenarios/table.md
+    trials      `rankscope try` for what the scenarios' findings advise: FOLDER/scenarios/*/trials.json
+    parallel    FSDP, tensor parallelism, pipelines, experts, copy engines; without and with a fault: FOLDER/parallel
     witnesses   passes=[plain,torch,nsys] of a healthy and of a faulty run: FOLDER/witnesses/{clean,late}
     examples    each script of examples/
     monitor     benchmarks/monitor.py without and with a fault: FOLDER/monitor/{none,compute}.json
@@ -30,6 +32,7 @@ do not get those that only apply to the reference model. Runs that share the mac
 
 import argparse
 import ast
+import json
 import math
 import shlex
 import signal
@@ -44,7 +47,7 @@ from typing import TypeVar
 
 import msgspec
 
-from rankscope.conf import ConfigError, RunDir
+from rankscope.conf import ConfigError, RunDir, load_config
 from rankscope.conf.sweep_dir import SweepDir
 from rankscope.launch.configure.compose import compose
 
@@ -54,10 +57,13 @@ GPT = ["model=gpt", "model.size=medium", "precision=tf32"]
 MLP = ["model=mlp", "model.size=medium", "precision=tf32"]
 BASE = ["model.size=small", "precision=tf32", "batch_size=24"]  # a step of 32 ms on an H100, twice what its host needs
 LARGER = ["comm_bound:model.size=large", "one_bucket:model.name=gpt", "one_bucket:model.size=medium"]
+SPREAD = ("experts", "uneven_experts", "fsdp_kernels", "fsdp_copy_engines")  # of benchmarks/spread.py
 SHORT = ["steps=50", "seconds=2"]  # then no window lasts much longer than 3 s
 EXAMPLE = ["steps=20", "timed_steps=10", "seconds=0"]  # all windows fit into the 60 steps that most of them make
 Item = TypeVar("Item")
-STAGES = ("ceilings", "scaling", "scenarios", "witnesses", "examples", "monitor", "once", "outside")
+STAGES = (
+    "ceilings", "scaling", "scenarios", "trials", "parallel", "witnesses", "examples", "monitor", "once", "outside",
+)  # fmt: skip
 
 
 class Script(msgspec.Struct, forbid_unknown_fields=True):
@@ -172,6 +178,45 @@ class Evidence:
             command += ["--only", options.scenarios]
         command += ["--base", *BASE, *LARGER, "--", *SHORT, *self.more]
         self._once("scenarios", command)
+
+    def trials(self) -> None:
+        """Try the advised overrides of each scenario's expected finding."""
+        found = []
+        for run in sorted((self.out / "scenarios").glob("*-1")):
+            summary = run / "analysis" / "summary.json"
+            if not summary.exists():
+                continue
+            expected = [] if "-fixed-" in run.name else load_config(RunDir(run).config).scenario.finds
+            able = [item["id"] for item in json.loads(summary.read_bytes())["findings"] if item["overrides"]]
+            found += [(run, item) for item in able if item in expected][:1]
+        self._in_parallel(lambda item: self._trial(*item), found)
+
+    def _trial(self, run: Path, finding: str) -> None:
+        command = [*RANKSCOPE, "try", run, finding, self.more_of_scripts[-1], *SHORT]
+        self._once(f"trials/{run.name}", command)
+
+    def parallel(self) -> None:
+        """Record each way to spread a model, without and with a fault."""
+        self._in_parallel(lambda item: self._run(f"parallel/{item[0]}", item[1]), list(self._spread().items()))
+
+    def _spread(self) -> dict[str, list[str]]:
+        late = ["+scenario=slow_compute", "scenario.ms=10"]
+        model = [self.world, *GPT, "batch_size=16", *SHORT]
+        pipe = [*model, "parallel=pp", "parallel.micro_batches=8"]
+        script = HERE / "spread.py"
+        return {
+            "fsdp": [*model, "parallel=fsdp"],
+            "fsdp_prefetch": [*model, "parallel=fsdp", "parallel.prefetch=2"],
+            "fsdp_no_prefetch": [*model, "parallel=fsdp", "+scenario=item_in_loop", "batch_size=16"],
+            "fsdp_late": [*model, "parallel=fsdp", *late],
+            "tp": [*model, "parallel=tp"],
+            "tp_late": [*model, "parallel=tp", *late],
+            "pp_gpipe": [*pipe, "parallel.schedule=gpipe"],
+            "pp_1f1b": [*pipe, "parallel.schedule=1f1b"],
+            "pp_interleaved": [*pipe, "parallel.schedule=interleaved"],
+            "pp_late": [*pipe, "parallel.schedule=1f1b", *late],
+            **{f"{kind}": self._script(script, [f"script_args=[{kind}]", *SHORT]) for kind in SPREAD},
+        }
 
     def witnesses(self) -> None:
         """Record one job under both profilers, unchanged and with 10 ms of products planted on rank 1."""

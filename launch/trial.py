@@ -31,37 +31,45 @@ _OWN = ("name=", "run_dir=", "runs_dir=", "passes=", "repeats=", "launch.turn=")
 
 @click.command("rankscope try")
 @click.argument("run", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.argument("finding", required=False)
+@click.argument("words", metavar="[FINDING] [KEY=VALUE]...", nargs=-1)
 @click.option("--pairs", type=click.IntRange(1), default=3, show_default=True, help="How often each is run.")
-def trial(run: Path, finding: str | None, pairs: int) -> int:
+def trial(run: Path, words: tuple[str, ...], pairs: int) -> int:
     """Try the overrides that a finding of RUN advises, in turn with the job as it was, and say what they bring.
 
-    FINDING: its id; without it the costliest finding that has overrides.
+    FINDING: its id; without it the costliest finding that has overrides. KEY=VALUE: overrides for every run of the
+    trial, such as steps=30.
     """
     run_dir = RunDir(run)
-    chosen = _chosen(run_dir, finding)
-    own = _overrides(run_dir)
+    more = [word for word in words if "=" in word]
+    chosen = _chosen(run_dir, [word for word in words if "=" not in word])
+    own = [*_overrides(run_dir), *more]
     facts = torch_facts()
     say(f"trying {shlex.join(chosen['overrides'])} for {chosen['id']}: {2 * pairs} runs of the plain pass")
     before: list[float] = []
     after: list[float] = []
-    with Stop() as stop:
-        for number in range(1, pairs + 1):
-            for name, more, times in (("before", [], before), ("after", chosen["overrides"], after)):
-                label = f"{chosen['id']}-{name}-{number}"
-                took = _step_ms([*own, *more], run_dir.trial_runs, label, facts, stop)
-                if took is None:
-                    return NO_NUMBERS
-                times.append(took)
-                say(f"{name} {number}: {took:.2f} ms")
-    found = _judged(chosen, before, after)
-    add_trial(run_dir, found)
-    say(found.sentence)
+    try:
+        with Stop() as stop:
+            for number in range(1, pairs + 1):
+                for name, overrides, times in (("before", [], before), ("after", chosen["overrides"], after)):
+                    label = f"{chosen['id']}-{name}-{number}"
+                    took = _step_ms([*own, *overrides], run_dir.trial_runs, label, facts, stop)
+                    if took is None:
+                        return NO_NUMBERS
+                    times.append(took)
+                    say(f"{name} {number}: {took:.2f} ms")
+    finally:
+        if after:  # also if the trial was interrupted: the pairs that are complete count
+            found = _judged(chosen, before[: len(after)], after)
+            add_trial(run_dir, found)
+            say(found.sentence)
     return OK
 
 
-def _chosen(run_dir: RunDir, wanted: str | None) -> dict[str, Any]:
+def _chosen(run_dir: RunDir, named: list[str]) -> dict[str, Any]:
     """Return the finding; raises `ConfigError` if the run has none that can be tried."""
+    if len(named) > 1:
+        raise ConfigError(f"{' '.join(named)}: give one finding; other words must be KEY=VALUE")
+    wanted = named[0] if named else None
     path = run_dir.analysis / "summary.json"
     try:
         found = [item for item in read_json(path)["findings"] if wanted in (None, item["id"])]

@@ -10,9 +10,10 @@ import numpy as np
 from rankscope.analysis.core.chance import independent_share, median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
-from rankscope.analysis.job.cause import Cause, cause_of
+from rankscope.analysis.job.cause import Cause, Why, cause_of
 from rankscope.analysis.job.host_pace import HostPace
 from rankscope.analysis.job.timed_calls import TimedCalls
+from rankscope.analysis.job.traced import Traced
 from rankscope.analysis.job.variation import (
     FAR_OUT,
     median_of_others,
@@ -47,10 +48,17 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None  # why undetermined
 
 
-def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Window | None = None) -> JobVerdict:
+def judge(
+    window: Window,
+    calls: TimedCalls | None,
+    limits: Limits,
+    plain: Window | None = None,
+    traced: Traced | None = None,
+) -> JobVerdict:
     """Return the verdict over the counted steps of a window; `calls` are the timed collectives of its steps.
 
     Fixing the rank saves the same share of a step in the plain window as in this one. None: `window` is the plain one.
+    `traced` is what the trace of the same job shows: it may explain a lateness, but not name a rank.
     """
     pace = HostPace.of(window, timed=calls is not None)
     window = window.only(window.counted)
@@ -60,7 +68,8 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
     if len(window.steps) < FEW_STEPS:
         reason = f"{len(window.steps)} steps are too few to distinguish a late rank from chance: {FEW_STEPS} are needed"
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
-    late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps)
+    exposed = 0.0 if traced is None else traced.exposed_share
+    late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps, exposed)
     usual, varies = float(np.median(window.step_ns)), spread(window)
     found = over_run(late, usual, limits, varies)
     if found.rank is None and calls is None:
@@ -74,19 +83,30 @@ def judge(window: Window, calls: TimedCalls | None, limits: Limits, plain: Windo
         return found
     own_steps = {step for step, rank, _ in numbered if rank == window.ranks[found.rank]}
     its_rows = np.array([step in own_steps for step in window.steps])
-    why = cause_of(window.only(its_rows), found.rank, found.lateness_ns or 0.0, limits, pace)
+    its_steps, lateness_ns = window.only(its_rows), found.lateness_ns or 0.0
+    why = cause_of(its_steps, found.rank, lateness_ns, limits, pace)
+    if why is None and calls is not None and traced is not None:
+        why = traced.cause_of(its_steps, found.rank, lateness_ns, limits)
+        if why is not None and calls.shares_work:  # what the rank is relieved of, the others get
+            why = msgspec.structs.replace(why, excess_ns=why.excess_ns * (1 - 1 / len(window.ranks)))
     # A device that follows its host always comes last, so being late in some steps is no evidence against its rank.
     if why is None or (why.follows and found.verdict == "intermittent"):
         return _unexplained(found, window.ranks[found.rank])
     # The largest lateness at a call leaves out what a slow backward pass adds after this call.
-    late_ns = np.maximum(late, from_parts(window))[found.rank][its_rows]
+    late_ns = np.maximum(late, from_parts(window))[found.rank]
     plain = window if plain is None or not plain.counted.any() else plain.only(plain.counted)
-    to_plain = float(np.median(plain.step_ns)) / usual if usual else 1.0
-    gain = float(np.minimum(late_ns, why.excess_ns).mean()) * int(its_rows.sum()) / len(window.steps) * to_plain
-    if pace is not None:
-        gain = min(gain, float(plain.step_ns.mean()) - pace.after_ns(window, found.rank, known=why.follows))
-    gain = max(0.0, gain)
+    gain = _gain(window, plain, np.where(its_rows, late_ns, 0.0), found.rank, why, pace)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
+
+
+def _gain(window: Window, plain: Window, late_ns: Column, at: int, why: Why, pace: HostPace | None) -> float:
+    """Return what mending the rank at position `at` saves in a plain step (ns); `late_ns` is by step of `window`."""
+    usual = float(np.median(window.step_ns))
+    to_plain = float(np.median(plain.step_ns)) / usual if usual else 1.0
+    gain = float(np.minimum(late_ns, why.excess_ns).mean()) * to_plain
+    if pace is not None:
+        gain = min(gain, float(plain.step_ns.mean()) - pace.after_ns(window, at, known=why.follows))
+    return max(0.0, gain)
 
 
 def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:

@@ -19,6 +19,8 @@ from rankscope.conf.files import read_bytes
 from rankscope.conf.run_dir import PassDir
 from rankscope.conf.typed_json import Int
 
+_FEEDING = ("allgather", "alltoall")  # the next layer computes with their result, so a rank that waits in them idles
+
 
 class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
     """`calls.json` of one rank: one entry per collective, in the order of enqueueing."""
@@ -56,21 +58,32 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
         found: Column = np.nanmin(self.duration_ns, axis=0)
         return found
 
-    def lateness(self, ranks: list[int], steps: list[int]) -> Matrix:
+    @property
+    def shares_work(self) -> bool:
+        """Whether ranks send each other what they compute with (experts): less work of one is more of others."""
+        fed = [kind for kind in self.kind if kind in _FEEDING]
+        return 2 * fed.count("alltoall") > len(fed)
+
+    def lateness(self, ranks: list[int], steps: list[int], exposed_share: float = 0.0) -> Matrix:
         """Return ranks x steps (ns): the largest lateness of a rank over the calls of a step, at least 0.
 
         Calls that do not end for all ranks together (sends, broadcasts) count as little as in a trace: a stage of a
         pipeline waits by design.
         Lateness at a call is the median over the other ranks of their duration, minus the rank's own. The sum over
         calls would be too much: once a rank is late, the others have their later buckets ready and wait for each of
-        them, which they also do if the late rank is as fast as they are from then on.
+        them, which they also do if the late rank is as fast as they are from then on. Only calls whose result is
+        computed with (`_FEEDING`) add up, as far as nothing computes meanwhile: `exposed_share` of their waits.
         """
         late = np.zeros((len(ranks), len(steps)))
         judged = np.array([kind in SYNCHRONISING or kind == UNKNOWN_KIND for kind in self.kind], bool)
+        feeding = np.array([kind in _FEEDING for kind in self.kind], bool)
         rows = [np.flatnonzero((self.step == step) & judged) for step in steps]
         for row, own in enumerate(self.ranks.index(rank) for rank in ranks):
             excess = self.lateness_at_calls(own)
-            late[row] = [max(0.0, float(excess[at].max(initial=0.0))) for at in rows]
+            late[row] = [
+                max(0.0, float(excess[at].max(initial=0.0)), exposed_share * float(excess[at][feeding[at]].sum()))
+                for at in rows
+            ]
         return late
 
     def lateness_at_calls(self, own: int) -> Column:

@@ -89,7 +89,8 @@ def verdict_sentence(summary: Json) -> str:
         if traced["verdict"] == "undetermined":
             return said
         return f"{said} The traced steps do not show it."
-    return f"{said} Under the profiler rank {traced['rank']} seems late: profilers slow hosts unevenly."
+    why = ", because it computes longer." if traced["cause"] == "compute" else ": profilers slow hosts unevenly."
+    return f"{said} Under the profiler rank {traced['rank']} seems late{why}"
 
 
 def _verdict(summary: Json) -> str:
@@ -103,6 +104,8 @@ def _verdict(summary: Json) -> str:
     if found["verdict"] == "none":
         if summary["world_size"] < 2:
             return "Only one rank, so nothing to wait for."
+        if found["window"] == "timed" and found["reason"]:
+            return f"No rank is known to be late in {of} steps{where}: {found['reason']}."
         return f"No rank is late{f' in {of} steps{where}' if where else ''}."
     if found["verdict"] == "rotating":
         return f"Ranks take turns at being late ({late} of {of} steps{where}), by {found['lateness_ms']:.2f} ms."

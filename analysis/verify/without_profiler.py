@@ -17,6 +17,7 @@ from rankscope.analysis.job.cpu_use import CpuUse, data_wait_ms
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.job.timed_calls import TimedCalls, by_size, match, read_calls
+from rankscope.analysis.job.traced import Traced
 from rankscope.analysis.job.variation import of_steps
 from rankscope.analysis.job.window import Window
 from rankscope.analysis.measure.loader import on_cpu
@@ -95,7 +96,8 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     shared = _shared_devices(rank_infos(run_dir))
     notices += shared
     traced_ns = slowed[recording.profiler]
-    verdict, calls, slow = _job(run_dir, window, recording.options.limits)
+    traced_job = _traced(recording, overheads[recording.profiler])
+    verdict, calls, slow = _job(run_dir, window, recording.options.limits, traced_job)
     if verdict is not None:
         verdict = _of_all_ranks(verdict, set(found.ranks), plain_pass.world_size(found, config))
         verdict = _held(verdict, recording, shares_gpu=bool(shared))
@@ -127,8 +129,14 @@ def _held(verdict: JobVerdict, recording: Recording, *, shares_gpu: bool) -> Job
     return verdict if reason is None else JobVerdict(verdict="undetermined", window=verdict.window, reason=reason)
 
 
+def _traced(recording: Recording, overhead: float | None) -> Traced | None:
+    """Return what the trace shows; None if profiling makes its steps longer: its waits are not those of the job."""
+    distorted = overhead is None or overhead > recording.options.limits.distorts
+    return None if distorted else Traced.of(recording.verdict, recording.analysed_steps)
+
+
 def _job(
-    run_dir: RunDir, plain: Window | None, limits: Limits
+    run_dir: RunDir, plain: Window | None, limits: Limits, traced_job: Traced | None
 ) -> tuple[JobVerdict | None, TimedCalls | None, SlowSteps | None]:
     """Judge the job from its timed window, otherwise from its plain one; slow steps are those of the plain window."""
     timed = pass_steps.read_pass(run_dir.for_pass("timed"), None)
@@ -140,7 +148,7 @@ def _job(
             calls = match(found, starts)
     slow = None if plain is None else slow_steps.find(plain, limits, slow_steps.read_stacks(run_dir.for_pass("plain")))
     if window is not None and calls is not None and np.any(calls.step >= 0):
-        return late_rank.judge(window, calls, limits, plain), calls, slow
+        return late_rank.judge(window, calls, limits, plain, traced_job), calls, slow
     return None if plain is None else late_rank.judge(plain, None, limits), None, slow
 
 

@@ -1,13 +1,15 @@
 """`rankscope try` with real runs: with and without a finding's overrides in turn, and the outcome in the run folder."""
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rankscope.conf import LAYOUT_VERSION, RunDir, parse_config, save_config
+from rankscope.conf import LAYOUT_VERSION, RunDir, load_config, parse_config, save_config
 from rankscope.conf.trials import Trial, read_trials
+from rankscope.launch.system.processes import Interrupted
 from rankscope.launch.trial import main
 
 KEYS = ["model=mlp", "ddp=off", "device=cpu", "steps=12", "seconds=0", "warmup_steps=3", "batch_size=64"]
@@ -30,12 +32,27 @@ def analysed(tmp_path: Path) -> RunDir:
 
 
 def test_a_finding_is_tried_in_turn_with_the_job_as_it_was(analysed: RunDir) -> None:
-    assert main([str(analysed.path), "--pairs", "1"]) == 0
+    assert main([str(analysed.path), "steps=13", "--pairs", "1"]) == 0
     (trial,) = read_trials(analysed)
     assert (trial.finding, trial.promised_ms, len(trial.before_ms), len(trial.after_ms)) == ("host_gap", 2.0, 1, 1)
     assert trial.brought_ms == pytest.approx(trial.before_ms[0] - trial.after_ms[0], abs=1e-3)
     names = sorted(path.name.split("-", 2)[2] for path in analysed.trial_runs.iterdir())
     assert names == ["host_gap-after-1", "host_gap-before-1"]
+    assert {load_config(RunDir(path).config).steps for path in analysed.trial_runs.iterdir()} == {13}
+
+
+def test_complete_pairs_of_an_interrupted_trial_are_kept(analysed: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([5.0, 4.0, 5.5])
+
+    def step_ms(*_: object) -> float:
+        for took in times:
+            return took
+        raise Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr("rankscope.launch.trial._step_ms", step_ms)
+    assert main([str(analysed.path)]) == 128 + signal.SIGTERM
+    (trial,) = read_trials(analysed)
+    assert (trial.before_ms, trial.after_ms, trial.brought_ms) == ([5.0], [4.0], 1.0)
 
 
 @pytest.mark.parametrize(
