@@ -309,7 +309,7 @@ def judge(out: Path, as_json: Path | None) -> int:
         print("| " + " | ".join(str(row[key]) for key in row) + " |")
     wrong = [row for row in rows if not (row["right"] and row["within"])]
     right = sum(row["right"] for row in rows)
-    over = [row for row in rows if row["promised ms"] > max(row["to"] + 0.3, 1.1 * row["truth ms"])]
+    over = [row for row in rows if row["promised ms"] > max(0.0, row["to"] + 0.3, 1.1 * row["truth ms"])]
     print(
         f"{len(rows)} cases; rank and cause right in {right}, the gain too in {len(rows) - len(wrong)}; "
         f"more than was lost is promised in {len(over)}"

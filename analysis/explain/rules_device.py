@@ -57,16 +57,22 @@ def _compute_bound(facts: Facts, limits: Limits) -> Claim | None:
 
 
 def _throttled(facts: Facts, limits: Limits) -> Claim | None:
+    """Claim lower clocks of a late rank if they explain its lateness.
+
+    At a share f of the usual clock, what takes a time t takes at least f t at the usual one. If that explains less than
+    `cause_share` of the lateness, the rank has more to compute: then it draws more power than those that wait for it.
+    """
     verdict, clocks = facts.verdict, facts.clocks
     others = [state["clock_mhz"] for rank, state in clocks.items() if rank not in verdict.ranks]
     if verdict.cause != "compute" or not others or not verdict.steps_judged:
         return None
     usual = statistics.median(others)
-    slow = [
-        rank
-        for rank in verdict.ranks
-        if rank in clocks and clocks[rank]["clock_mhz"] <= (1 - limits.clock_share) * usual
-    ]
+    lost = {rank: 1 - clocks[rank]["clock_mhz"] / usual for rank in verdict.ranks if rank in clocks}
+    compute = facts.per_rank(facts.steps["compute_ns"])
+    costs = {rank: share * compute.get(rank, 0.0) for rank, share in lost.items()}
+    unprofiled = 0.0 if facts.job is None or facts.job.rank not in lost else facts.job.lateness_ns or 0.0
+    explained = limits.cause_share * max(verdict.lateness_ns or 0, unprofiled)
+    slow = [rank for rank, share in lost.items() if share >= limits.clock_share and costs[rank] >= explained]
     if not slow:
         return None
     reasons = 0
@@ -77,7 +83,8 @@ def _throttled(facts: Facts, limits: Limits) -> Claim | None:
         "others_clock_mhz": round(usual, 1),
         "reasons": [name for bit, name in REASONS.items() if reasons & bit],
     }
-    return Claim(ranks=slow, gain_ns=verdict.gain_ns(slow), evidence=evidence)
+    gain = min(verdict.gain_ns(slow), max(costs[rank] for rank in slow))
+    return Claim(ranks=slow, gain_ns=gain, evidence=evidence)
 
 
 # The bits in nvml.h; an idle GPU (0x1) does not count as throttled.
@@ -104,7 +111,7 @@ def _matmul_share(facts: Facts, limits: Limits) -> float | None:
 _FIRST_TENSOR_CORES, _FIRST_BF16 = 7, 8  # compute capability: V100 has fp16 only, A100 also bf16 and TF32
 THROTTLED = Rule(
     id="throttled",
-    says="a late rank's GPU runs at lower clocks than the others'",
+    says="a late rank's GPU runs at lower clocks than the others', and that explains its lateness",
     seen_in="late rank",
     based_on="NVML's samples",
     check=_throttled,

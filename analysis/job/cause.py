@@ -121,8 +121,13 @@ def _without_lead(window: Window, at: int, lateness_ns: float, limits: Limits, p
     behind = made_up - _median(host["forward"], at) - _median(host["backward"], at)
     parts = [data, msgspec.structs.replace(copy, excess_ns=min(copy.excess_ns, behind))]
     for why in _of_host(window, at):
-        slow = why.part in host and pace is not None and slower[why.part] >= _SLOWER * pace.usual_ns(why.part, at)
-        parts.append(msgspec.structs.replace(why, excess_ns=max(why.excess_ns, slower[why.part])) if slow else why)
+        excess = why.excess_ns
+        if why.part in host and pace is not None:
+            if slower[why.part] >= _SLOWER * pace.usual_ns(why.part, at):
+                excess = max(excess, slower[why.part])
+            # Queues block the other hosts in any part, so a host that is slow needs longer for all parts together.
+            excess = min(excess, sum(slower.values()))
+        parts.append(msgspec.structs.replace(why, excess_ns=excess))
     found = _first(parts, needed)
     return None if found is None else msgspec.structs.replace(found, follows=True)
 

@@ -201,6 +201,16 @@ def test_reasons_to_throttle_are_named() -> None:
     assert one.evidence["reasons"] == ["software power cap", "hardware thermal slowdown"] and one.ranks == [1]
 
 
+def test_lower_clocks_must_explain_the_lateness() -> None:
+    """At 1500 of 2000 MHz, 10 ms of compute lose at most 2.5 ms: a rank that is late by 9 ms has more to compute."""
+    clocks = {0: {"clock_mhz": 2000.0, "reasons": 1}, 1: {"clock_mhz": 1500.0, "reasons": 4}}
+    busy = steps(copy=[90, 90])
+    verdicts = [msgspec.structs.replace(late(ms), lateness_ns=ms * MS) for ms in (9, 3)]
+    much, little = (found(facts(busy, verdict=verdict, clocks=clocks)) for verdict in verdicts)
+    assert "throttled" not in much
+    assert little["throttled"].recoverable_ms == pytest.approx(2.5)
+
+
 def test_lower_clocks_promise_only_the_time_of_their_own_rank() -> None:
     """Rank 1 costs 15 ms in one of four steps, rank 0 costs 40 ms in another: lower clocks on rank 1 cost 15 / 4."""
     per_step = [
