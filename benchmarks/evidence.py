@@ -201,21 +201,23 @@ class Evidence:
 
     def _spread(self) -> dict[str, list[str]]:
         late = ["+scenario=slow_compute", "scenario.ms=10"]
-        model = [self.world, *GPT, "batch_size=16", *SHORT]
-        pipe = [*model, "parallel=pp", "parallel.micro_batches=8"]
-        script = HERE / "spread.py"
+        common = [self.world, *GPT, *SHORT]
+        fsdp = [*common, "batch_size=16", "parallel=fsdp"]
+        # Large enough that the GPUs set the pace, also under the profiler.
+        tensor = [*common, "batch_size=48", "parallel=tp"]
+        pipe = [*common, "batch_size=64", "parallel=pp", "parallel.micro_batches=8"]
+        # The host waits for each block, so the next one is gathered only then; few samples, so that this shows.
+        waiting = [self.world, "model=gpt", "model.size=xl", "batch_size=2", *SHORT, "+scenario=item_in_loop"]
         return {
-            "fsdp": [*model, "parallel=fsdp"],
-            "fsdp_prefetch": [*model, "parallel=fsdp", "parallel.prefetch=2"],
-            "fsdp_no_prefetch": [*model, "parallel=fsdp", "+scenario=item_in_loop", "batch_size=16"],
-            "fsdp_late": [*model, "parallel=fsdp", *late],
-            "tp": [*model, "parallel=tp"],
-            "tp_late": [*model, "parallel=tp", *late],
-            "pp_gpipe": [*pipe, "parallel.schedule=gpipe"],
-            "pp_1f1b": [*pipe, "parallel.schedule=1f1b"],
-            "pp_interleaved": [*pipe, "parallel.schedule=interleaved"],
-            "pp_late": [*pipe, "parallel.schedule=1f1b", *late],
-            **{f"{kind}": self._script(script, [f"script_args=[{kind}]", *SHORT]) for kind in SPREAD},
+            "fsdp": fsdp,
+            "fsdp_prefetch": [*fsdp, "parallel.prefetch=2"],
+            "fsdp_late": [*fsdp, *late],
+            "fsdp_late_prefetch": [*waiting, "parallel=fsdp"],
+            "tp": tensor,
+            "tp_late": [*tensor, *late],
+            **{f"pp_{name}": [*pipe, f"parallel.schedule={name}"] for name in ("gpipe", "1f1b", "interleaved")},
+            "pp_late": [*pipe, *late],
+            **{kind: self._script(HERE / "spread.py", [f"script_args=[{kind}]", *SHORT]) for kind in SPREAD},
         }
 
     def witnesses(self) -> None:

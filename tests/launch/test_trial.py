@@ -49,7 +49,7 @@ def test_complete_pairs_of_an_interrupted_trial_are_kept(analysed: RunDir, monke
             return took
         raise Interrupted(signal.SIGTERM)
 
-    monkeypatch.setattr("rankscope.launch.trial._step_ms", step_ms)
+    monkeypatch.setitem(main.__globals__, "_step_ms", step_ms)
     assert main([str(analysed.path)]) == 128 + signal.SIGTERM
     (trial,) = read_trials(analysed)
     assert (trial.before_ms, trial.after_ms, trial.brought_ms) == ([5.0], [4.0], 1.0)
