@@ -20,6 +20,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     least_ms: float  # of a pair
     most_ms: float
     measured: str  # UTC, ISO 8601
+    also: list[str] = []  # further overrides of every run of the trial
 
     @property
     def sentence(self) -> str:
@@ -28,6 +29,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
         usual = statistics.median(self.before_ms) if self.before_ms else 0.0
         told = f"{self.finding}: promised {promised}, brought {self.brought_ms:.2f} of {usual:.2f} ms per step"
         told += f" ({self.least_ms:.2f} to {self.most_ms:.2f} in {len(self.before_ms)} pairs)"
+        told += f", with {' '.join(self.also)}" if self.also else ""
         if self.least_ms <= 0 <= self.most_ms:
             return f"{told}: no more than noise"
         return told if self.brought_ms > 0 else f"{told}: the step became longer"

@@ -26,7 +26,7 @@ from rankscope.launch.system.processes import Stop
 from rankscope.launch.system.terminal import say
 from rankscope.launch.system.torch_facts import TorchFacts, torch_facts
 
-_OWN = ("name=", "run_dir=", "runs_dir=", "passes=", "repeats=", "launch.turn=")  # a trial chooses these itself
+_OWN = ("name=", "run_dir=", "runs_dir=", "passes=", "repeats=", "separate=")  # a trial chooses these itself
 
 
 @click.command("rankscope try")
@@ -42,7 +42,8 @@ def trial(run: Path, words: tuple[str, ...], pairs: int) -> int:
     run_dir = RunDir(run)
     more = [word for word in words if "=" in word]
     chosen = _chosen(run_dir, [word for word in words if "=" not in word])
-    own = [*_overrides(run_dir), *more]
+    own = [*_overrides(run_dir), *_checked(more, chosen)]
+    compose([*own, *chosen["overrides"]])
     facts = torch_facts()
     say(f"trying {shlex.join(chosen['overrides'])} for {chosen['id']}: {2 * pairs} runs of the plain pass")
     before: list[float] = []
@@ -54,12 +55,13 @@ def trial(run: Path, words: tuple[str, ...], pairs: int) -> int:
                     label = f"{chosen['id']}-{name}-{number}"
                     took = _step_ms([*own, *overrides], run_dir.trial_runs, label, facts, stop)
                     if took is None:
+                        say(f"{name} {number}: no step was recorded, so the trial ends")
                         return NO_NUMBERS
                     times.append(took)
                     say(f"{name} {number}: {took:.2f} ms")
     finally:
         if after:  # also if the trial was interrupted: the pairs that are complete count
-            found = _judged(chosen, before[: len(after)], after)
+            found = _judged(chosen, more, before[: len(after)], after)
             add_trial(run_dir, found)
             say(found.sentence)
     return OK
@@ -72,15 +74,28 @@ def _chosen(run_dir: RunDir, named: list[str]) -> dict[str, Any]:
     wanted = named[0] if named else None
     path = run_dir.analysis / "summary.json"
     try:
-        found = [item for item in read_json(path)["findings"] if wanted in (None, item["id"])]
+        every = read_json(path)["findings"]
+        found = [item for item in every if wanted in (None, item["id"])]
+        able = [item for item in found if item["overrides"]]
+        others = ", ".join(item["id"] for item in every if item["overrides"])
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(f"{path}: cannot be read; analyse the run first: rankscope analyze {run_dir.path}") from None
     if wanted is not None and not found:
-        raise ConfigError(f"{run_dir.path}: has no finding {wanted}; see rankscope analyze {run_dir.path}")
-    able = [item for item in found if item["overrides"]]
+        raise ConfigError(f"{run_dir.path}: has no finding {wanted!r}; see rankscope analyze {run_dir.path}")
+    if not able and others:
+        raise ConfigError(f"{run_dir.path}: {wanted} has no overrides to try; these have some: {others}")
     if not able:
         raise ConfigError(f"{run_dir.path}: no finding here has overrides to try; change the job by hand and compare")
     return max(able, key=lambda item: item["recoverable_ms"] or 0.0)
+
+
+def _checked(more: list[str], finding: dict[str, Any]) -> list[str]:
+    """Return the overrides for every run; raises `ConfigError` for those that the trial itself chooses."""
+    tried = tuple(f"{item.partition('=')[0].lstrip('+')}=" for item in finding["overrides"])
+    for word in more:
+        if word.lstrip("+").startswith((*_OWN, *tried)):
+            raise ConfigError(f"{word}: the trial of {finding['id']} chooses this itself; leave it out")
+    return more
 
 
 def _overrides(run_dir: RunDir) -> list[str]:
@@ -90,7 +105,7 @@ def _overrides(run_dir: RunDir) -> list[str]:
         raise ConfigError(
             f"{run_dir.path}: a script has no overrides to try; change its arguments and compare two runs"
         )
-    kept = [item for item in run_dir.read_record().get("overrides", []) if not item.startswith(_OWN)]
+    kept = [item for item in run_dir.read_record().get("overrides", []) if not item.startswith((*_OWN, "launch.turn="))]
     return [*kept, f"model.size={config.model.size}", "passes=[plain]"]
 
 
@@ -108,11 +123,12 @@ def _step_ms(overrides: Sequence[str], folder: Path, name: str, facts: TorchFact
     return None if took is None else took * 1e-6
 
 
-def _judged(finding: dict[str, Any], before: list[float], after: list[float]) -> Trial:
+def _judged(finding: dict[str, Any], more: list[str], before: list[float], after: list[float]) -> Trial:
     gains = [a - b for a, b in zip(before, after, strict=True)]
     return Trial(
         finding=finding["id"],
         overrides=finding["overrides"],
+        also=more,
         promised_ms=finding["recoverable_ms"],
         before_ms=[round(value, 4) for value in before],
         after_ms=[round(value, 4) for value in after],

@@ -51,16 +51,17 @@ class HostPace(msgspec.Struct, frozen=True, kw_only=True):
         """Return the time that the other ranks need for a part: the median over them and their steps."""
         return float(np.median(np.delete(self.parts[part], but, axis=0)))
 
-    def after_ns(self, window: Window, but: int, *, known: bool) -> float:
+    def after_ns(self, window: Window, but: int, *, known: bool, waited_ns: float = 0.0) -> float:
         """Return the step at which the hosts of the other ranks bind the job, once the rank `but` is mended.
 
         In each step the slowest host sets the pace, and hosts vary: on two H200s the longest of these few steps was
         longer than the clean job's in most cases, and their median in half of them (docs/validation.md). So it is the
         longest, unless the pace of the job's hosts is `known` from the steps of the late rank. It is 0 if the others'
         devices have work queued and need about as long for their passes: then the devices bind the job, and a host that
-        enqueues more than their queues hold is as slow as they are.
+        enqueues more than their queues hold is as slow as they are. `waited_ns`: how much of their passes is a wait for
+        the rank `but`.
         """
-        device = window.part("forward") + window.backward_compute_ns
+        device = window.part("forward") + window.backward_compute_ns - waited_ns
         host = self.parts["forward"] + self.parts["backward"]
         device_ns, host_ns = (float(np.median(np.delete(times, but, axis=0))) for times in (device, host))
         if np.delete(leads(window), but).all() and device_ns >= _AS_LONG * host_ns:

@@ -87,15 +87,17 @@ def judge(
     why = cause_of(its_steps, found.rank, lateness_ns, limits, pace)
     if why is None and calls is not None and traced is not None:
         why = traced.cause_of(its_steps, found.rank, lateness_ns, limits)
-        if why is not None and calls.shares_work:  # what the rank is relieved of, the others get
-            why = msgspec.structs.replace(why, excess_ns=why.excess_ns * (1 - 1 / len(window.ranks)))
+        if why is not None and calls.sharing:  # what the rank is relieved of, the others get
+            why = msgspec.structs.replace(why, excess_ns=why.excess_ns * (1 - 1 / calls.sharing))
     # A device that follows its host always comes last, so being late in some steps is no evidence against its rank.
     if why is None or (why.follows and found.verdict == "intermittent"):
         return _unexplained(found, window.ranks[found.rank])
     # The largest lateness at a call leaves out what a slow backward pass adds after this call.
     late_ns = np.maximum(late, from_parts(window))[found.rank]
+    if len(window.ranks) > 2:  # the next one is the latest then
+        late_ns = late_ns - np.delete(late, found.rank, 0).max(0)
     plain = window if plain is None or not plain.counted.any() else plain.only(plain.counted)
-    gain = _gain(window, plain, np.where(its_rows, late_ns, 0.0), found.rank, why, pace)
+    gain = _gain(window, plain, np.where(its_rows, np.maximum(0.0, late_ns), 0.0), found.rank, why, pace)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
 
 
@@ -105,7 +107,9 @@ def _gain(window: Window, plain: Window, late_ns: Column, at: int, why: Why, pac
     to_plain = float(np.median(plain.step_ns)) / usual if usual else 1.0
     gain = float(np.minimum(late_ns, why.excess_ns).mean()) * to_plain
     if pace is not None:
-        gain = min(gain, float(plain.step_ns.mean()) - pace.after_ns(window, at, known=why.follows))
+        waited_ns = float(np.median(late_ns[late_ns > 0])) if why.waits_inside and (late_ns > 0).any() else 0.0
+        after = pace.after_ns(window, at, known=why.follows, waited_ns=waited_ns)
+        gain = min(gain, float(plain.step_ns.mean()) - after)
     return max(0.0, gain)
 
 

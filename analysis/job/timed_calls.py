@@ -59,31 +59,38 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     @property
-    def shares_work(self) -> bool:
-        """Whether ranks send each other what they compute with (experts): less work of one is more of others."""
-        fed = [kind for kind in self.kind if kind in _FEEDING]
-        return 2 * fed.count("alltoall") > len(fed)
+    def sharing(self) -> int:
+        """How many ranks send each other what they compute with (experts), in the smallest such group; 0: none do."""
+        sizes = (~np.isnan(self.duration_ns[:, [kind == "alltoall" for kind in self.kind]])).sum(axis=0)
+        return int(sizes.min(initial=len(self.ranks))) if len(sizes) else 0
 
     def lateness(self, ranks: list[int], steps: list[int], exposed_share: float = 0.0) -> Matrix:
-        """Return ranks x steps (ns): the largest lateness of a rank over the calls of a step, at least 0.
+        """Return ranks x steps (ns): by how much a rank is later than the others of one of its groups, at least 0.
 
-        Calls that do not end for all ranks together (sends, broadcasts) count as little as in a trace: a stage of a
-        pipeline waits by design.
+        It is the largest lateness over the calls of a group in a step. Calls that do not end for all ranks together
+        (sends, broadcasts) count as little as in a trace: a stage of a pipeline waits by design.
         Lateness at a call is the median over the other ranks of their duration, minus the rank's own. The sum over
         calls would be too much: once a rank is late, the others have their later buckets ready and wait for each of
         them, which they also do if the late rank is as fast as they are from then on. Only calls whose result is
         computed with (`_FEEDING`) add up, as far as nothing computes meanwhile: `exposed_share` of their waits.
+        What the rank itself waits for others in another group is taken off: it may only be held up there. That is the
+        sum over its calls, because it may be held up a little in each layer.
         """
         late = np.zeros((len(ranks), len(steps)))
         judged = np.array([kind in SYNCHRONISING or kind == UNKNOWN_KIND for kind in self.kind], bool)
         feeding = np.array([kind in _FEEDING for kind in self.kind], bool)
-        rows = [np.flatnonzero((self.step == step) & judged) for step in steps]
+        names, group = np.unique(np.array(self.group, str), return_inverse=True)
+        rows = [np.flatnonzero(self.step == step) for step in steps]
         for row, own in enumerate(self.ranks.index(rank) for rank in ranks):
             excess = self.lateness_at_calls(own)
-            late[row] = [
-                max(0.0, float(excess[at].max(initial=0.0)), exposed_share * float(excess[at][feeding[at]].sum()))
-                for at in rows
-            ]
+            for column, at in enumerate(rows):
+                amounts, held_up = np.zeros(len(names)), np.zeros(len(names))
+                np.maximum.at(held_up, group[at], -excess[at])
+                held_up = np.maximum(held_up, -np.bincount(group[at], excess[at], len(names)))
+                np.maximum.at(amounts, group[at], np.where(judged[at], excess[at], 0.0))
+                sums = np.bincount(group[at], np.where(feeding[at], excess[at], 0.0), len(names))
+                amounts = np.maximum(amounts, exposed_share * sums)
+                late[row, column] = max(0.0, *(amounts - _largest_of_others(held_up))) if len(names) else 0.0
         return late
 
     def lateness_at_calls(self, own: int) -> Column:
@@ -93,6 +100,15 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
         excess = np.zeros(len(self.step))
         excess[known] = np.nanmedian(others[:, known], axis=0) - self.duration_ns[own, known]
         return excess
+
+
+def _largest_of_others(values: Column) -> Column:
+    """Return for each value the largest of the others; 0 if there are none."""
+    if len(values) < 2:
+        return np.zeros(len(values))
+    first, second = np.sort(values)[-1], np.sort(values)[-2]
+    found: Column = np.where(np.arange(len(values)) == values.argmax(), second, first)
+    return found
 
 
 def read_calls(pass_dir: PassDir) -> dict[int, RankCalls]:

@@ -124,15 +124,28 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
 def _held(verdict: JobVerdict, recording: Recording, *, shares_gpu: bool) -> JobVerdict:
     """Return the verdict, or undetermined if the ranks' times say nothing about one another."""
     reason = NO_COLLECTIVE if recording.independent else None
+    if verdict.window == "plain" and verdict.rank is not None and _several_groups(recording):
+        reason = reason or "ranks wait for each other in several groups, and only timed collectives tell them apart"
     if shares_gpu and verdict.verdict != "none" and verdict.cause != "data":
         reason = reason or "ranks share a GPU, and each is late while another one has it"
     return verdict if reason is None else JobVerdict(verdict="undetermined", window=verdict.window, reason=reason)
 
 
+def _several_groups(recording: Recording) -> bool:
+    """Return whether the traced collectives are of groups with different ranks."""
+    calls = recording.calls
+    shared = calls["group_size"] != 1
+    members = {
+        group: frozenset(np.unique(calls["rank"][shared & (calls["group_id"] == group)]).tolist())
+        for group in np.unique(calls["group_id"][shared]).tolist()
+    }
+    return len({ranks for ranks in members.values() if len(ranks) > 1}) > 1
+
+
 def _traced(recording: Recording, overhead: float | None) -> Traced | None:
     """Return what the trace shows; None if profiling makes its steps longer: its waits are not those of the job."""
     distorted = overhead is None or overhead > recording.options.limits.distorts
-    return None if distorted else Traced.of(recording.verdict, recording.analysed_steps)
+    return None if distorted else Traced.of(recording.analysed_steps)
 
 
 def _job(

@@ -34,6 +34,7 @@ def analysed(tmp_path: Path) -> RunDir:
 def test_a_finding_is_tried_in_turn_with_the_job_as_it_was(analysed: RunDir) -> None:
     assert main([str(analysed.path), "steps=13", "--pairs", "1"]) == 0
     (trial,) = read_trials(analysed)
+    assert trial.also == ["steps=13"] and trial.sentence.endswith(("with steps=13", "noise", "longer"))
     assert (trial.finding, trial.promised_ms, len(trial.before_ms), len(trial.after_ms)) == ("host_gap", 2.0, 1, 1)
     assert trial.brought_ms == pytest.approx(trial.before_ms[0] - trial.after_ms[0], abs=1e-3)
     names = sorted(path.name.split("-", 2)[2] for path in analysed.trial_runs.iterdir())
@@ -55,14 +56,22 @@ def test_complete_pairs_of_an_interrupted_trial_are_kept(analysed: RunDir, monke
     assert (trial.before_ms, trial.after_ms, trial.brought_ms) == ([5.0], [4.0], 1.0)
 
 
-@pytest.mark.parametrize(
-    ("finding", "said"), [("nothing", "has no finding nothing"), ("exposed_comm", "no finding here has overrides")]
-)
+@pytest.mark.parametrize(("words", "said"), [
+    ("nothing", "has no finding 'nothing'; see rankscope analyze"),
+    ("exposed_comm", "exposed_comm has no overrides to try; these have some: host_gap"),
+    ("host_gap exposed_comm", "give one finding"),
+    ("batch_size=2", "batch_size=2: the trial of host_gap chooses this itself; leave it out"),
+    ("passes=[torch]", "passes=[torch]: the trial of host_gap chooses this itself"),
+    ("run_dir=elsewhere", "run_dir=elsewhere: the trial of host_gap chooses this itself"),
+    ("stepz=3", "did you mean steps"),
+])  # fmt: skip
 def test_what_cannot_be_tried_is_refused(
-    finding: str, said: str, analysed: RunDir, capsys: pytest.CaptureFixture[str]
+    words: str, said: str, analysed: RunDir, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(analysed.path), finding]) == 2
-    assert said in capsys.readouterr().err
+    """In one line, before anything is run."""
+    assert main([str(analysed.path), *words.split(" ")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line and not read_trials(analysed)
 
 
 def test_a_range_around_nothing_is_noise() -> None:
