@@ -180,7 +180,7 @@ def _measure(
             raise AnalysisError(f"none of the steps that were asked for; the recording has {known[0]} to {known[-1]}")
         notices += more
     notices += [*stepped(data), *paired.notices]
-    late = stragglers.lateness(calls)
+    late = stragglers.lateness(calls, steps)
     judged, verdict = decide(
         calls,
         steps,

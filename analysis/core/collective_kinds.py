@@ -90,6 +90,7 @@ KINDS = {
 }
 UNKNOWN_KIND = "unknown"
 SYNCHRONISING = frozenset(name for name, kind in KINDS.items() if kind.synchronising)
+FEEDING = ("allgather", "alltoall")  # the next layer computes with their result, so a rank that waits in them idles
 POINT_TO_POINT = frozenset(name for name, kind in KINDS.items() if kind.point_to_point)
 EVEN = frozenset(name for name, kind in KINDS.items() if kind.even)
 PER_PART = frozenset(name for name, kind in KINDS.items() if kind.per_part)

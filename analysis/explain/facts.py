@@ -101,6 +101,17 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether FSDP launched collectives of the job."""
         return self.calls is not None and bool((self.calls["scope"] >= 0).any())
 
+    def relieved_share(self) -> float:
+        """Return what a job gains of the time that a rank computes less.
+
+        Ranks that send each other what they compute with (all-to-alls in groups of n: experts) share one amount of
+        work, so what one is relieved of, all of them get: (n - 1) / n is left.
+        """
+        exchanges = self._of_kind("alltoall")
+        sizes = np.zeros(0) if exchanges is None else exchanges["group_size"]
+        sizes = sizes[sizes > 1]
+        return 1 - 1 / float(sizes.min()) if len(sizes) else 1.0
+
     def _of_kind(self, name: str) -> Table | None:
         if self.calls is None:
             return None

@@ -42,7 +42,8 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
             one = max(verdict.gain_ns([rank]) for rank in ranks)
             evidence["mending_one_ms"] = estimate_ms(one)
             places.append(f"mending one of them alone brings at most {one * 1e-6:.2f} ms")
-        return Claim(ranks=ranks, gain_ns=verdict.gain_ns(ranks), evidence=evidence, place="; ".join(places))
+        gain = verdict.gain_ns(ranks) * (facts.relieved_share() if cause == "compute" else 1)
+        return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place="; ".join(places))
 
     return check
 

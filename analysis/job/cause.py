@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.job.host_pace import HostPace, leads
-from rankscope.analysis.job.variation import median_of_others
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
 

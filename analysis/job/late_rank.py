@@ -9,6 +9,7 @@ import numpy as np
 
 from rankscope.analysis.core.chance import independent_share, median_interval
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.cause import Cause, Why, cause_of
 from rankscope.analysis.job.host_pace import HostPace
@@ -16,7 +17,6 @@ from rankscope.analysis.job.timed_calls import TimedCalls
 from rankscope.analysis.job.traced import Traced
 from rankscope.analysis.job.variation import (
     FAR_OUT,
-    median_of_others,
     own_time,
     spread,
     waited_for_others,

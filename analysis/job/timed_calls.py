@@ -11,15 +11,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.collective_kinds import SYNCHRONISING, UNKNOWN_KIND, collective_kind, payload_bytes
+from rankscope.analysis.core.collective_kinds import (
+    FEEDING,
+    SYNCHRONISING,
+    UNKNOWN_KIND,
+    collective_kind,
+    payload_bytes,
+)
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.core.units import ms
 from rankscope.analysis.job.window import Matrix
 from rankscope.conf.files import read_bytes
 from rankscope.conf.run_dir import PassDir
 from rankscope.conf.typed_json import Int
-
-_FEEDING = ("allgather", "alltoall")  # the next layer computes with their result, so a rank that waits in them idles
 
 
 class RankCalls(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,13 +76,13 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
         Lateness at a call is the median over the other ranks of their duration, minus the rank's own. The sum over
         calls would be too much: once a rank is late, the others have their later buckets ready and wait for each of
         them, which they also do if the late rank is as fast as they are from then on. Only calls whose result is
-        computed with (`_FEEDING`) add up, as far as nothing computes meanwhile: `exposed_share` of their waits.
+        computed with (`FEEDING`) add up, as far as nothing computes meanwhile: `exposed_share` of their waits.
         What the rank itself waits for others in another group is taken off: it may only be held up there. That is the
         sum over its calls, because it may be held up a little in each layer.
         """
         late = np.zeros((len(ranks), len(steps)))
         judged = np.array([kind in SYNCHRONISING or kind == UNKNOWN_KIND for kind in self.kind], bool)
-        feeding = np.array([kind in _FEEDING for kind in self.kind], bool)
+        feeding = np.array([kind in FEEDING for kind in self.kind], bool)
         names, group = np.unique(np.array(self.group, str), return_inverse=True)
         rows = [np.flatnonzero(self.step == step) for step in steps]
         for row, own in enumerate(self.ranks.index(rank) for rank in ranks):

@@ -6,6 +6,7 @@ the profiler".
 
 import numpy as np
 
+from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.window import Matrix, Window
 
@@ -28,12 +29,6 @@ def own_time(window: Window, *, core_waits: bool = False) -> Matrix:
 def waited_for_others(window: Window) -> Matrix:
     """Return the time from a rank's own gradients to the end of its backward pass (ranks x steps, ns)."""
     return window.part("backward") - window.backward_compute_ns
-
-
-def median_of_others(values: Matrix) -> Matrix:
-    """Return for each rank the median of the others."""
-    ranks = len(values)
-    return np.array([np.median(np.delete(values, rank, 0), 0) for rank in range(ranks)])
 
 
 def spread(window: Window) -> Column:

@@ -81,7 +81,7 @@ def untraced(world_size: int, run_dir: RunDir, options: Options, why: str) -> Re
         alignment=Alignment(method="none", reference_rank=0, offset_ns={}, drift={}, origin=0),
         calls=Table(dict.fromkeys(CALL_COLUMNS, nothing), {name: [] for name in ("group_id", "kind", "dtype")}),
         step_table=Table(dict.fromkeys(STEP_COLUMNS, nothing)),
-        late_table=Table(dict.fromkeys(("step", "rank", "lateness_ns", "row"), nothing)),
+        late_table=Table(dict.fromkeys(("step", "rank", "lateness_ns", "row", "in_all"), nothing)),
         steps_analysed=[],
         steps_judged=[],
         verdict=Verdict(verdict="undetermined", reason=why),

@@ -12,14 +12,18 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.align.clock import Alignment
-from rankscope.analysis.core.collective_kinds import SYNCHRONISING
+from rankscope.analysis.core import group_by
+from rankscope.analysis.core.collective_kinds import FEEDING, SYNCHRONISING
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.core.others import median_of_others
+from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.measure.segments import CAUSES, Explainer
 from rankscope.analysis.rank.rank_data import RankData
 
 _EXPLAINED = 2 / 3  # share of the lateness that the excesses must explain for a cause to be named
 _ONSET = 0.8  # share of the largest lateness above which a rank counts as having fallen behind
+_SEVERAL = 1.5  # times the largest lateness at a call: from there on the others wait at several calls
+_COLUMNS = {"compute": "compute_ns", "data": "data_stall_ns", "host": "host_gap_ns", "copy": "copy_ns"}  # of a step
 VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
 UNEXPLAINED = "unexplained"
 NO_COLLECTIVE = "the ranks share no collective, so none waits for another"
@@ -71,8 +75,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, total / max(1, self.steps_judged))
 
 
-def lateness(calls: Table) -> Table:
-    """Return one row per (step, rank): the largest lateness (ns, at least 0) and the row of `calls` it comes from."""
+def lateness(calls: Table, steps: Table) -> Table:
+    """Return one row per (step, rank): lateness (ns, at least 0), and the row of `calls` with the largest one.
+
+    `in_all`: the others wait for the rank at several calls whose result they compute with, so its lateness is what they
+    lose in all of them. DDP's buckets are no such calls: a rank whose device idles beside them may lack launches.
+    """
     rows = np.flatnonzero((calls["lateness_ns"] != UNKNOWN) & (calls["step"] >= 0) & (calls["group_size"] != 1))
     order = np.lexsort([-calls["lateness_ns"][rows], calls["rank"][rows], calls["step"][rows]])
     rows = rows[order]
@@ -81,7 +89,41 @@ def lateness(calls: Table) -> Table:
     first[1:] = (step[1:] != step[:-1]) | (rank[1:] != rank[:-1])
     rows = rows[first]
     late = np.maximum(calls["lateness_ns"][rows], 0)
-    return Table({"step": step[first], "rank": rank[first], "lateness_ns": late, "row": rows})
+    total = _lost_by_others(steps, step[first], rank[first])
+    total[~np.isin(step[first], _fed_steps(calls))] = 0
+    in_all = total > _SEVERAL * late
+    amount = np.where(in_all, total, late)
+    return Table({"step": step[first], "rank": rank[first], "lateness_ns": amount, "row": rows, "in_all": in_all})
+
+
+def _fed_steps(calls: Table) -> Column:
+    """Return the steps in which most of the exposed communication is in calls whose result is computed with."""
+    exposed = np.maximum(0, calls["exposed_ns"])
+    fed = np.where(calls.where("kind", lambda word: word in FEEDING), exposed, 0)
+    steps, of = np.unique(calls["step"], return_inverse=True)
+    found: Column = steps[2 * np.bincount(of, fed, len(steps)) > np.bincount(of, exposed, len(steps))]
+    return found
+
+
+def _lost_by_others(steps: Table, step: Column, rank: Column) -> Column:
+    """Return by (step, rank) how much longer a rank's step is than the others' without exposed waits (ns, at least 0).
+
+    It is at most what the others wait more than the rank itself, and 0 if waits of the step are unknown.
+    """
+    found = np.zeros(len(step), np.int64)
+    waits = steps["exposed_wait_ns"]
+    rows = group_by.positions(steps["step"])
+    for number in np.unique(step).tolist():
+        at = rows.get(number, np.zeros(0, np.int64))
+        if len(at) < 2 or (waits[at] == UNKNOWN).any():
+            continue
+        mine = np.flatnonzero(step == number)
+        own, waited = steps["step_ns"][at] - waits[at], waits[at]
+        excess = np.minimum(own - median_of_others(own), median_of_others(waited) - waited)
+        position = {each: index for index, each in enumerate(steps["rank"][at].tolist())}
+        known = [index for index in mine.tolist() if int(rank[index]) in position]
+        found[known] = [max(0, int(excess[position[int(rank[index])]])) for index in known]
+    return found
 
 
 def open_steps(calls: Table, unpaired: Collection[str]) -> set[int]:
@@ -145,16 +187,29 @@ def _late_in_step(
         if row and explain.held_up(at, late_ranks, steps, least):
             held_up.append(int(late["rank"][row]))
             continue
-        onset = _onset(calls, at)
-        excess = explain(onset)
-        cause, _ = cause_of(excess, limits.cause_share, int(calls["lateness_ns"][onset]))
         step, rank = int(late["step"][row]), int(late["rank"][row])
+        if late["in_all"][row]:
+            excess, explained = _excess_of_step(steps, step, rank), amount
+        else:
+            onset = _onset(calls, at)
+            excess, explained = explain(onset), int(calls["lateness_ns"][onset])
+        cause, _ = cause_of(excess, limits.cause_share, explained)
         found.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause))
     # Those that are held up may be later than the others by themselves, at the collective of the latest rank.
     latest = (calls["call"] == calls["call"][late["row"][0]]) & np.isin(calls["rank"], held_up)
     by_themselves = int(calls["lateness_ns"][latest].max(initial=0))
     rest = max(int(amounts[~counts].max(initial=0)), by_themselves)
     return [msgspec.structs.replace(item, others_ns=rest) for item in found]
+
+
+def _excess_of_step(steps: Table, step: int, rank: int) -> dict[str, int]:
+    """Return by cause how much longer this part of the rank's step is than the median of the others'."""
+    rows = steps.take(steps["step"] == step)
+    mine = rows["rank"] == rank
+    found = dict.fromkeys(CAUSES, 0)
+    for cause, column in _COLUMNS.items():
+        found[cause] = int(rows[column][mine].sum() - np.median(rows[column][~mine]))
+    return found
 
 
 def _onset(calls: Table, row: int) -> int:

@@ -5,6 +5,7 @@ Their ranks wait for each other in the forward pass too. The traces are without 
 
 import gzip
 import json
+import shutil
 import tarfile
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -42,6 +43,19 @@ def test_a_rank_that_computes_longer_is_late(job: str, rank: int, lost_ms: float
     assert (late["window"], late["verdict"], late["rank"], late["cause"]) == ("timed", "persistent", rank, "compute")
     (finding,) = [item for item in summary["findings"] if item["id"] == "straggler_compute"]
     assert finding["ranks"] == [rank] and 0.75 * lost_ms <= finding["recoverable_ms"] <= 1.03 * lost_ms
+
+
+def test_a_trace_alone_adds_up_what_the_others_lose(recorded: Path, tmp_path: Path) -> None:
+    """NCCL's durations without a profiler add up to 86.0 ms (median of 30 steps)."""
+    for rank in (0, 1):
+        trace = recorded / "uneven_experts" / "passes" / "torch" / "ranks" / str(rank) / "trace.json.gz"
+        shutil.copy(trace, tmp_path / f"rank{rank}.json.gz")
+    summary = summarise(load(tmp_path))
+    late = summary["stragglers"]
+    assert (late["window"], late["verdict"], late["rank"], late["cause"]) == ("trace", "persistent", 0, "compute")
+    assert late["lateness_ms"] == pytest.approx(86.0, rel=0.05)
+    (finding,) = [item for item in summary["findings"] if item["id"] == "straggler_compute"]
+    assert 0.75 * 40.87 <= finding["recoverable_ms"] <= 1.03 * 40.87
 
 
 def test_nobody_is_named_if_a_host_may_be_the_reason(recorded: Path) -> None:
