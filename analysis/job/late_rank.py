@@ -70,7 +70,8 @@ def judge(
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     exposed = 0.0 if traced is None else traced.exposed_share
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps, exposed)
-    usual, varies = float(np.median(window.step_ns)), spread(window)
+    inside = None if calls is None else calls.waits_inside(window.ranks, window.steps, exposed)
+    usual, varies = float(np.median(window.step_ns)), spread(window, inside)
     found = over_run(late, usual, limits, varies)
     if found.rank is None and calls is None:
         last = over_run(from_parts(window, core_waits=True), usual, limits, varies).rank

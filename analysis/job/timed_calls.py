@@ -97,6 +97,13 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
                 late[row, column] = max(0.0, *(amounts - _largest_of_others(held_up))) if len(names) else 0.0
         return late
 
+    def waits_inside(self, ranks: list[int], steps: list[int], exposed_share: float) -> Matrix:
+        """Return ranks x steps (ns): how long the passes of a rank wait in calls whose result is computed with."""
+        feeding = np.array([kind in FEEDING for kind in self.kind], bool)
+        waits = exposed_share * np.nan_to_num(self.duration_ns - self.transfer_ns) * feeding
+        rows = [np.flatnonzero(self.step == step) for step in steps]
+        return np.array([[waits[self.ranks.index(rank), at].sum() for at in rows] for rank in ranks])
+
     def lateness_at_calls(self, own: int) -> Column:
         """Return by call the lateness of the rank at position `own` (ns); 0 where the rank does not take part."""
         others = np.delete(self.duration_ns, own, 0)
