@@ -20,6 +20,11 @@ def text_of(name: str) -> str:
     return files("rankscope.analysis.show").joinpath(f"templates/{name}").read_text(encoding="utf-8")
 
 
+@jinja2.pass_context  # jinja runs it whenever the template is rendered; otherwise the text would be compiled into it
+def _file(_: jinja2.runtime.Context, name: str) -> str:
+    return text_of(name)
+
+
 def packed(data: Any) -> str:
     """Return plain values as text for a page: JSON, gzipped, in base64. `unpack` of base.js reads it."""
     return base64.b64encode(gzip.compress(msgspec.json.encode(data), 6, mtime=0)).decode()
@@ -58,7 +63,7 @@ class _Compiled(jinja2.FileSystemBytecodeCache):
 
 
 def _compiled() -> _Compiled | None:
-    folder = user_folder() / "templates"
+    folder = user_folder() / "compiled-templates"
     return _Compiled(str(folder)) if is_private(folder) else None
 
 
@@ -91,7 +96,7 @@ def environment(template: str, unknown: str = "-") -> jinja2.Environment:
         "percents": lambda value: "" if value is None else f" ({value[0]:.1%} to {value[1]:.1%})",
         "interval": lambda value: "" if value is None else f" ({value[0]:.2f} to {value[1]:.2f})",
         "times": number("x {:.2f}"),
-        "file": text_of,
+        "file": _file,
         "middle": middle,
         "size": lambda value: unknown if value is None else byte_size(value),
         "or_dash": number("{}"),

@@ -48,7 +48,8 @@ page.curves = data => {
     });
     if (!row.gauge) {
       pen.setLineDash([5, 4]); pen.lineWidth = 1;
-      for (const [name, value] of Object.entries(curve.marks)) if (known(value) && name !== "p50") { pen.strokeStyle = page.colour("ink"); pen.beginPath(); pen.moveTo(LEFT, y(value)); pen.lineTo(w() - RIGHT, y(value)); pen.stroke(); pen.fillStyle = page.colour("ink"); pen.textAlign = "right"; pen.fillText(`${name} ${value.toFixed(2)}`, w() - RIGHT - 2, y(value) + (y(value) < row.top + 14 ? 8 : -7)); pen.textAlign = "left"; }
+      const beside = { p95: 0, mean: 90 };  // side by side: their lines may be close
+      for (const [name, value] of Object.entries(curve.marks)) if (known(value) && name in beside) { pen.strokeStyle = page.colour("ink"); pen.beginPath(); pen.moveTo(LEFT, y(value)); pen.lineTo(w() - RIGHT, y(value)); pen.stroke(); pen.fillStyle = page.colour("ink"); pen.textAlign = "right"; pen.fillText(`${name} ${value.toFixed(2)}`, w() - RIGHT - 2 - beside[name], y(value) + (y(value) < row.top + 14 ? 8 : -7)); pen.textAlign = "left"; }
       pen.setLineDash([]); pen.fillStyle = page.colour("bad");
       for (const step of curve.slow) { const i = curve.steps.findLastIndex(s => s <= step); if (i < view[0] || i > view[1]) continue; pen.beginPath(); pen.moveTo(x(i), row.top + 9); pen.lineTo(x(i) - 5, row.top); pen.lineTo(x(i) + 5, row.top); pen.fill(); }
     }
