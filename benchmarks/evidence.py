@@ -135,9 +135,9 @@ class Evidence:
         self.out: Path = options.out.absolute()
         self.ranks = list(map(int, options.ranks.split(",")))
         self.world = f"world_size={max(self.ranks)}"
-        turn = f"launch.turn='{self.out / 'turn'}'"
-        self.more = [*options.overrides, turn]
-        self.more_of_scripts = [*for_scripts(options.overrides), turn]
+        self.turn = f"launch.turn='{self.out / 'turn'}'"
+        self.more = [*options.overrides, self.turn]
+        self.more_of_scripts = [*for_scripts(options.overrides), self.turn]
         self.commands = Commands(options.seconds)
 
     def ceilings(self) -> None:
@@ -192,7 +192,7 @@ class Evidence:
         self._in_parallel(lambda item: self._trial(*item), found)
 
     def _trial(self, run: Path, finding: str) -> None:
-        command = [*RANKSCOPE, "try", run, finding, self.more_of_scripts[-1], *SHORT]
+        command = [*RANKSCOPE, "try", run, finding, self.turn, *SHORT]
         self._once(f"trials/{run.name}", command)
 
     def parallel(self) -> None:

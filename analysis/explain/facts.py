@@ -102,10 +102,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return self.calls is not None and bool((self.calls["scope"] >= 0).any())
 
     def relieved_share(self) -> float:
-        """Return what a job gains of the time that a rank computes less.
+        """Return the share of a rank's saved compute that the job gains.
 
-        Ranks that send each other what they compute with (all-to-alls in groups of n: experts) share one amount of
-        work, so what one is relieved of, all of them get: (n - 1) / n is left.
+        It is (n - 1) / n if ranks exchange their work by all-to-alls in groups of n (experts), because all of them get
+        what one is relieved of. Otherwise it is 1.
         """
         exchanges = self._of_kind("alltoall")
         sizes = np.zeros(0) if exchanges is None else exchanges["group_size"]

@@ -71,8 +71,8 @@ def _throttled(facts: Facts, limits: Limits) -> Claim | None:
     compute = facts.per_rank(facts.steps["compute_ns"])
     costs = {rank: share * compute.get(rank, 0.0) for rank, share in lost.items()}
     unprofiled = 0.0 if facts.job is None or facts.job.rank not in lost else facts.job.lateness_ns or 0.0
-    explained = limits.cause_share * max(verdict.lateness_ns or 0, unprofiled)
-    slow = [rank for rank, share in lost.items() if share >= limits.clock_share and costs[rank] >= explained]
+    needed = limits.cause_share * max(verdict.lateness_ns or 0, unprofiled)
+    slow = [rank for rank, share in lost.items() if share >= limits.clock_share and costs[rank] >= needed]
     if not slow:
         return None
     reasons = 0

@@ -30,7 +30,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     part: str
     excess_ns: float
     follows: bool = False  # its device follows its host in these steps
-    waits_inside: bool = False  # the other ranks wait for it within their passes
+    holds_passes: bool = False  # the other ranks wait for it within their passes
 
 
 def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits, pace: HostPace | None = None) -> Why | None:

@@ -70,8 +70,8 @@ def judge(
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=reason)
     exposed = 0.0 if traced is None else traced.exposed_share
     late = from_parts(window) if calls is None else calls.lateness(window.ranks, window.steps, exposed)
-    inside = None if calls is None else calls.waits_inside(window.ranks, window.steps, exposed)
-    usual, varies = float(np.median(window.step_ns)), spread(window, inside)
+    in_passes = None if calls is None else calls.waits_in_passes(window.ranks, window.steps, exposed)
+    usual, varies = float(np.median(window.step_ns)), spread(window, in_passes)
     found = over_run(late, usual, limits, varies)
     if found.rank is None and calls is None:
         last = over_run(from_parts(window, core_waits=True), usual, limits, varies).rank
@@ -108,7 +108,7 @@ def _gain(window: Window, plain: Window, late_ns: Column, at: int, why: Why, pac
     to_plain = float(np.median(plain.step_ns)) / usual if usual else 1.0
     gain = float(np.minimum(late_ns, why.excess_ns).mean()) * to_plain
     if pace is not None:
-        waited_ns = float(np.median(late_ns[late_ns > 0])) if why.waits_inside and (late_ns > 0).any() else 0.0
+        waited_ns = float(np.median(late_ns[late_ns > 0])) if why.holds_passes and (late_ns > 0).any() else 0.0
         after = pace.after_ns(window, at, known=why.follows, waited_ns=waited_ns)
         gain = min(gain, float(plain.step_ns.mean()) - after)
     return max(0.0, gain)

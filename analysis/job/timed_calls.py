@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rankscope.analysis.core.collective_kinds import (
     FEEDING,
@@ -63,8 +64,13 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     @property
+    def _feeding(self) -> NDArray[np.bool_]:
+        """By call: whether the next layer needs its result. A rank that waits in such a call computes nothing."""
+        return np.array([kind in FEEDING for kind in self.kind], bool)
+
+    @property
     def sharing(self) -> int:
-        """How many ranks send each other what they compute with (experts), in the smallest such group; 0: none do."""
+        """The smallest number of ranks that exchange their work by an all-to-all (experts); 0: none do."""
         sizes = (~np.isnan(self.duration_ns[:, [kind == "alltoall" for kind in self.kind]])).sum(axis=0)
         return int(sizes.min(initial=len(self.ranks))) if len(sizes) else 0
 
@@ -75,14 +81,14 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
         (sends, broadcasts) count as little as in a trace: a stage of a pipeline waits by design.
         Lateness at a call is the median over the other ranks of their duration, minus the rank's own. The sum over
         calls would be too much: once a rank is late, the others have their later buckets ready and wait for each of
-        them, which they also do if the late rank is as fast as they are from then on. Only calls whose result is
-        computed with (`FEEDING`) add up, as far as nothing computes meanwhile: `exposed_share` of their waits.
+        them, which they also do if the late rank is as fast as they are from then on. Only calls whose result the
+        next layer needs (`FEEDING`) add up, as far as nothing computes meanwhile: `exposed_share` of their waits.
         What the rank itself waits for others in another group is taken off: it may only be held up there. That is the
         sum over its calls, because it may be held up a little in each layer.
         """
         late = np.zeros((len(ranks), len(steps)))
         judged = np.array([kind in SYNCHRONISING or kind == UNKNOWN_KIND for kind in self.kind], bool)
-        feeding = np.array([kind in FEEDING for kind in self.kind], bool)
+        feeding = self._feeding
         names, group = np.unique(np.array(self.group, str), return_inverse=True)
         rows = [np.flatnonzero(self.step == step) for step in steps]
         for row, own in enumerate(self.ranks.index(rank) for rank in ranks):
@@ -97,10 +103,9 @@ class TimedCalls(msgspec.Struct, frozen=True, kw_only=True):
                 late[row, column] = max(0.0, *(amounts - _largest_of_others(held_up))) if len(names) else 0.0
         return late
 
-    def waits_inside(self, ranks: list[int], steps: list[int], exposed_share: float) -> Matrix:
-        """Return ranks x steps (ns): how long the passes of a rank wait in calls whose result is computed with."""
-        feeding = np.array([kind in FEEDING for kind in self.kind], bool)
-        waits = exposed_share * np.nan_to_num(self.duration_ns - self.transfer_ns) * feeding
+    def waits_in_passes(self, ranks: list[int], steps: list[int], exposed_share: float) -> Matrix:
+        """Return ranks x steps (ns): how long forward and backward of a rank wait in calls that feed them."""
+        waits = exposed_share * np.nan_to_num(self.duration_ns - self.transfer_ns) * self._feeding
         rows = [np.flatnonzero(self.step == step) for step in steps]
         return np.array([[waits[self.ranks.index(rank), at].sum() for at in rows] for rank in ranks])
 

@@ -45,4 +45,4 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
         longer = self.compute_ns[own] - float(np.median([self.compute_ns[rank] for rank in others]))
         if longer < limits.cause_share * lateness_ns:
             return None
-        return Why(cause="compute", part=BETWEEN, excess_ns=longer, waits_inside=True)
+        return Why(cause="compute", part=BETWEEN, excess_ns=longer, holds_passes=True)

@@ -31,15 +31,15 @@ def waited_for_others(window: Window) -> Matrix:
     return window.part("backward") - window.backward_compute_ns
 
 
-def spread(window: Window, waits_inside: Matrix | None = None) -> Column:
-    """Return by rank what its lateness varies by without a fault (ns). `waits_inside`: waits within its passes.
+def spread(window: Window, waits_in_passes: Matrix | None = None) -> Column:
+    """Return by rank what its lateness varies by without a fault (ns). `waits_in_passes`: in forward and backward.
 
     It is the interquartile range of the own time of the other ranks (their median), because a fault of the rank itself
     is not in it. If all ranks vary together, for example with the length of the batch, the difference between the rank
     and the others varies less: the smaller of the two counts. A rank on a CPU that often waits for a core also loses
     time when it gets one back (its caches are cold), which the others do not tell: then the larger of the two counts.
     """
-    own = own_time(window) - (0.0 if waits_inside is None else waits_inside)
+    own = own_time(window) - (0.0 if waits_in_passes is None else waits_in_passes)
     others = median_of_others(_interquartile(own)[:, None])[:, 0]
     apart = _interquartile(own - median_of_others(own))
     waited, busy = waited_for_core(window), window.part("cpu")

@@ -78,8 +78,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 def lateness(calls: Table, steps: Table) -> Table:
     """Return one row per (step, rank): lateness (ns, at least 0), and the row of `calls` with the largest one.
 
-    `in_all`: the others wait for the rank at several calls whose result they compute with, so its lateness is what they
-    lose in all of them. DDP's buckets are no such calls: a rank whose device idles beside them may lack launches.
+    `in_all`: the others wait for the rank at several calls whose result their next layer needs. Then its lateness is
+    what they lose in all of them. DDP's buckets are no such calls: a rank whose device idles beside them may lack launches.
     """
     rows = np.flatnonzero((calls["lateness_ns"] != UNKNOWN) & (calls["step"] >= 0) & (calls["group_size"] != 1))
     order = np.lexsort([-calls["lateness_ns"][rows], calls["rank"][rows], calls["step"][rows]])
@@ -97,7 +97,7 @@ def lateness(calls: Table, steps: Table) -> Table:
 
 
 def _fed_steps(calls: Table) -> Column:
-    """Return the steps in which most of the exposed communication is in calls whose result is computed with."""
+    """Return the steps in which most of the exposed communication is in calls whose result the next layer needs."""
     exposed = np.maximum(0, calls["exposed_ns"])
     fed = np.where(calls.where("kind", lambda word: word in FEEDING), exposed, 0)
     steps, of = np.unique(calls["step"], return_inverse=True)
