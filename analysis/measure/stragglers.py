@@ -79,7 +79,8 @@ def lateness(calls: Table, steps: Table) -> Table:
     """Return one row per (step, rank): lateness (ns, at least 0), and the row of `calls` with the largest one.
 
     `in_all`: the others wait for the rank at several calls whose result their next layer needs. Then its lateness is
-    what they lose in all of them. DDP's buckets are no such calls: a rank whose device idles beside them may lack launches.
+    what they lose in all of them. DDP's buckets are no such calls: a rank whose device idles beside them may lack
+    launches.
     """
     rows = np.flatnonzero((calls["lateness_ns"] != UNKNOWN) & (calls["step"] >= 0) & (calls["group_size"] != 1))
     order = np.lexsort([-calls["lateness_ns"][rows], calls["rank"][rows], calls["step"][rows]])
