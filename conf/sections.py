@@ -69,6 +69,16 @@ class ParallelConfig(Section, frozen=True, kw_only=True):
         """Whether all ranks together hold one model and work on the same samples."""
         return self.name in ("tp", "pp")
 
+    @property
+    def parts(self) -> int:
+        """How many stages of a pipeline a rank has."""
+        return 2 if self.schedule == "interleaved" else 1
+
+    @property
+    def forwards(self) -> int:
+        """How many forward passes a rank does with one batch."""
+        return self.micro_batches * self.parts if self.name == "pp" else 1
+
 
 class PrecisionConfig(Section, frozen=True, kw_only=True):
     """Arithmetic: fp32 (TF32 off), tf32, bf16 autocast, or fp16 autocast with a GradScaler."""

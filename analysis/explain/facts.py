@@ -14,10 +14,13 @@ from rankscope.analysis.job.cpu_use import CpuUse
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.ceilings import Ceilings
+from rankscope.analysis.measure.dimensions import exchanges_activations
 from rankscope.analysis.measure.pipeline_stages import Pipeline
 from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.analysis.rank.rank_data import DeviceModel
 from rankscope.conf import RunConfig
+
+OF_DIMENSION = " of "  # between kind and dimension, in the keys of `Facts.exposed_by_kind`
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +48,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     epochs: set[tuple[int, int]] | None = None  # steps and ranks in which the loader began an epoch; None: unknown
     loader_cpu: tuple[float, int] | None = None  # from loader.on_cpu
     pipelines: list[Pipeline] = []
+    dimension_of: dict[int, str] = {}  # by code of `calls["group_id"]`, from dimensions.names_by_group
 
     @property
     def step_ns(self) -> float:
@@ -79,23 +83,34 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def reductions(self) -> Table | None:
         """Return one row per matched collective that reduces gradients, by start; None if there are none.
 
-        They are all-reduces; without any (FSDP), reduce-scatters.
+        They are all-reduces; without any (FSDP), reduce-scatters. Those of dimensions that exchange activations do not
+        count.
         """
-        found = self._of_kind("allreduce")
-        return self._of_kind("reducescatter") if found is None else found
+        found = self._of_gradients("allreduce")
+        return self._of_gradients("reducescatter") if found is None else found
 
     def exposed_by_kind(self) -> dict[str, float]:
-        """Return for each kind of collective the transfer that nothing hides: ns, mean over ranks and steps."""
+        """Return for each kind of collective the transfer that nothing hides: ns, mean over ranks and steps.
+
+        Those of a dimension that exchanges activations have a key of their own: "allreduce of tp".
+        """
         if self.calls is None:
             return {}
         known = np.isin(self.calls["step"], self.steps["step"]) & (self.calls["transfer_clockfree_ns"] != UNKNOWN)
         calls = self.calls.take(known)
         hidden_not = np.minimum(np.maximum(0, calls["exposed_ns"]), np.maximum(0, calls["transfer_clockfree_ns"]))
-        kinds = calls["kind"]
-        return {
-            calls.words["kind"][code]: float(hidden_not[kinds == code].sum()) / len(self.steps)
-            for code in np.unique(kinds[kinds >= 0]).tolist()
-        }
+        found: dict[str, float] = {}
+        of = {code: OF_DIMENSION + self.dimension_of[code] for code in self._exchanging}
+        for kind, group, ns in zip(calls.texts("kind"), calls["group_id"].tolist(), hidden_not.tolist(), strict=True):
+            if kind is not None:
+                key = kind + of.get(group, "")
+                found[key] = found.get(key, 0.0) + ns / len(self.steps)
+        return found
+
+    @property
+    def _exchanging(self) -> list[int]:
+        """Groups whose ranks exchange activations."""
+        return [code for code, name in self.dimension_of.items() if exchanges_activations(name)]
 
     def sharded(self) -> bool:
         """Return whether FSDP launched collectives of the job."""
@@ -111,6 +126,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         sizes = np.zeros(0) if exchanges is None else exchanges["group_size"]
         sizes = sizes[sizes > 1]
         return 1 - 1 / float(sizes.min()) if len(sizes) else 1.0
+
+    def _of_gradients(self, kind: str) -> Table | None:
+        calls = self._of_kind(kind)
+        own = None if calls is None else calls.take(~np.isin(calls["group_id"], self._exchanging))
+        return own if own is not None and len(own) else None
 
     def _of_kind(self, name: str) -> Table | None:
         if self.calls is None:

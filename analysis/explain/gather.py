@@ -4,6 +4,7 @@ import numpy as np
 
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.explain.facts import Facts
+from rankscope.analysis.measure.dimensions import names_by_group
 from rankscope.analysis.measure.loader import loader_waits
 from rankscope.analysis.measure.pipeline_stages import pipelines
 from rankscope.analysis.measure.recording import Recording
@@ -47,6 +48,7 @@ def facts_of(recording: Recording, without: Unprofiled) -> Facts:
         model=ranks[0].model if all(data.model == ranks[0].model for data in ranks) else None,
         stretch=stretch is not None,
         pipelines=pipelines(recording),
+        dimension_of=names_by_group(recording),
     )
 
 

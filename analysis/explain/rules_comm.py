@@ -7,7 +7,7 @@ import numpy as np
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.core.units import estimate_ms
-from rankscope.analysis.explain.facts import Facts
+from rankscope.analysis.explain.facts import OF_DIMENSION, Facts
 from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.conf.contract import bus_factor
 
@@ -31,14 +31,20 @@ def _exposed_comm(facts: Facts, limits: Limits) -> Claim | None:
     if calls is not None:
         evidence |= _against_ceiling(facts, calls, limits)
     kinds = facts.exposed_by_kind()
-    reduces = sum(kinds.get(kind, 0.0) for kind in _REDUCTIONS) * 2 >= sum(kinds.values())
-    if not facts.gpu and reduces:
-        return Claim(evidence=evidence, variant="cpu")
-    if not reduces:
+    half = sum(kinds.values()) / 2
+    if sum(kinds.get(kind, 0.0) for kind in _REDUCTIONS) < half:
         costly = sorted((kind for kind in kinds if kinds[kind] > 0), key=lambda kind: -kinds[kind])[:3]
         evidence["exposed_by_kind_ms"] = {kind: estimate_ms(kinds[kind]) for kind in costly}
-        gain_or_unknown = gain if facts.gpu else None
-        return Claim(gain_ns=gain_or_unknown, evidence=evidence, variant="other", overrides=[], place=", ".join(costly))
+        within = sum(ns for kind, ns in kinds.items() if OF_DIMENSION in kind) >= half
+        return Claim(
+            gain_ns=gain if facts.gpu else None,
+            evidence=evidence,
+            variant="activations" if within else "other",
+            overrides=[],
+            place=", ".join(costly),
+        )
+    if not facts.gpu:
+        return Claim(evidence=evidence, variant="cpu")
     gloo = facts.config is not None and facts.config.backend == "gloo"
     return Claim(gain_ns=gain, evidence=evidence, variant="gloo" if gloo else None)
 
@@ -209,7 +215,7 @@ def _smaller_buckets(facts: Facts) -> str:
 RULES = (
     Rule(
         id="exposed_comm",
-        says="gradients move while nothing computes",
+        says="gradients or activations move while nothing computes",
         seen_in="exposed_transfer",
         based_on="exposed transfer; against the node's ceiling: bound by bandwidth or by latency",
         check=_exposed_comm,
@@ -225,6 +231,11 @@ RULES = (
             "other": Advice(
                 "transfers that are not reductions of gradients run while nothing computes: launch them earlier, or "
                 "give the device other work meanwhile"
+            ),
+            "activations": Advice(
+                "ranks exchange activations within the model, and nothing computes meanwhile, as this parallelism has "
+                "it: fewer ranks in these groups, faster links between them, or pieces that are sent while the next "
+                "one computes"
             ),
             "cpu": Advice(
                 "gradients are reduced while nothing computes; hiding it on a CPU may save or cost time, because an "

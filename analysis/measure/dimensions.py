@@ -26,6 +26,8 @@ _WORDS = {
     "cp": "cp", "context": "cp", "sp": "sp", "sequence": "sp", "fsdp": "fsdp", "shard": "fsdp",
     "dp": "dp", "data": "dp", "replicate": "dp", "ddp": "dp",
 }  # fmt: skip
+_GRADIENTS = {"dp", "fsdp"}  # dimensions over which gradients are reduced
+_ACTIVATIONS = {"tp", "sp", "cp", "ep", "pp"}  # dimensions whose ranks exchange activations within a pass
 _NOTHING = ("", "default_pg", "undefined", "none")
 _LONGEST = 40  # characters of a description that is shown as it is
 ALL_RANKS = "all ranks"
@@ -158,6 +160,12 @@ def canonical(description: str) -> str:
     if "fsdp" in found and "dp" in found:  # dp_shard
         found.remove("dp")
     return "_".join(found) or description.lower()[:_LONGEST]
+
+
+def exchanges_activations(dimension: str) -> bool:
+    """Return whether the ranks of a dimension exchange activations, and do not reduce gradients (as those of dp_cp)."""
+    parts = set(dimension.split("_"))
+    return bool(parts & _ACTIVATIONS) and not parts & _GRADIENTS
 
 
 def _by_members(word: str, world_size: int, whole: str) -> str:

@@ -1,4 +1,4 @@
-"""The stages of a pipeline: who computes how long, how long each waits for messages (the bubble), and why.
+"""The stages of a pipeline: who computes how long, how long each waits for another stage (the bubble), and why.
 
 Input: a `Recording` whose sends and receives are paired. Output: a `Pipeline` for each set of ranks that exchange
 messages. The stages are in the order in which their ranks send first within a step, because only the first stage can
@@ -32,7 +32,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     compute_ms: float
-    bubble_ms: float  # waiting for messages while nothing computes
+    bubble_ms: float  # waiting for a message, or until another stage takes one, while nothing computes
     warm_up_ms: float  # of it, before the first message of a stage before it came
     drain_ms: float  # of it, after the last message to or from a stage before or after it in the forward direction
     schedule_ms: float  # what fill and drain of the other stages explain
@@ -109,7 +109,11 @@ def _pipeline(recording: Recording, messages: Table, ranks: list[int], data: dic
     count = max(float(first_two.sum()) / len(steps), 1.0)
     table = recording.step_table.take(np.isin(recording.step_table["step"], steps))
     compute = {rank: float(table["compute_ns"][table["rank"] == rank].mean()) for rank in order}
-    waits = {rank: _waits(own.take(own["rank"] == rank), data[rank], place, rank, recording) for rank in order}
+    sends = _sends(recording)
+    waits = {
+        rank: _waits(own.take(own["rank"] == rank), sends.take(sends["rank"] == rank), data[rank], place)
+        for rank in order
+    }
     slowest, total = max(compute.values()), sum(compute.values())
     stages = [
         Stage(
@@ -144,36 +148,44 @@ def _in_order(messages: Table, ranks: Sequence[int]) -> list[int]:
     return sorted(ranks, key=lambda rank: float(np.median(first[rank])) if first[rank] else float("inf"))
 
 
-def _waits(
-    receives: Table, data: RankData, place: dict[int, int], rank: int, recording: Recording
-) -> tuple[int, int, int]:
-    """Return how long a rank waits for messages with nothing to compute (ns): in all, while it fills, while it drains.
+def _sends(recording: Recording) -> Table:
+    """Return the sends of the analysed steps; one may wait until the other rank takes the message."""
+    calls = recording.calls
+    chosen = calls.where("kind", lambda word: word in ("send", "sendrecv"))
+    return calls.take(chosen & np.isin(calls["step"], recording.steps_analysed))
 
-    Receives may be started together, so their waits count as a set.
+
+def _waits(receives: Table, sends: Table, data: RankData, place: dict[int, int]) -> tuple[int, int, int]:
+    """Return how long a rank waits for other stages with nothing to compute (ns): in all, while it fills, and drains.
+
+    Messages may be started together, so their waits count as a set.
     """
-    forward = np.array([place[sender] < place[rank] for sender in receives["sender"].tolist()], bool)
-    start = receives["start"]
-    ready = np.clip(start + receives["wait_ns"], start, receives["end"])
-    idle = minus(union(start, ready), data.compute)
+    forward = np.array([place[sender] < place[data.rank] for sender in receives["sender"].tolist()], bool)
+    start, ready = _until_ready(receives)
+    known = sends.take(sends["wait_ns"] != UNKNOWN)
+    idle = minus(union(*map(np.concatenate, zip((start, ready), _until_ready(known), strict=True))), data.compute)
     warm_up, drain = 0, 0
     for step in np.unique(receives["step"]).tolist():
         rows = receives["step"] == step
         coming = rows & forward
         if coming.any():
             warm_up += _inside(idle, int(start[rows].min()), int(ready[coming].min()))
-        last = int(_last_forward(receives, rows & forward, recording, rank, step))
+        last = _last_forward(receives.take(rows), forward[rows], sends.take(sends["step"] == step))
         drain += _inside(idle, last, int(ready[rows].max()))
     return length(idle), warm_up, drain
 
 
-def _last_forward(receives: Table, coming: Column, recording: Recording, rank: int, step: int) -> int:
+def _until_ready(messages: Table) -> tuple[Column, Column]:
+    """Return when each message was started, and when both of its ranks had come."""
+    start = messages["start"]
+    return start, np.clip(start + messages["wait_ns"], start, messages["end"])
+
+
+def _last_forward(receives: Table, forward: Column, sends: Table) -> int:
     """Return when the last forward message of a rank in a step was sent or had come, on its own clock."""
-    if coming.any():
-        return int(receives["end"][coming].max())
-    calls = recording.calls
-    sends = calls.where("kind", lambda word: word in ("send", "sendrecv"))
-    sends &= (calls["rank"] == rank) & (calls["step"] == step)
-    return int(calls["start"][sends].max(initial=UNKNOWN)) if sends.any() else int(receives["end"].max())
+    if forward.any():
+        return int(receives["end"][forward].max())
+    return int(sends["start"].max()) if len(sends) else int(receives["end"].max())
 
 
 def _inside(idle: Intervals, start: int, end: int) -> int:

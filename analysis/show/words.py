@@ -1,6 +1,7 @@
 """Sentences shared by the terminal, Markdown, HTML and exports. Input: parts of `summary.json`. Output: text."""
 
 from rankscope.analysis.core.json import Json
+from rankscope.analysis.job.traced import BETWEEN
 
 _CAUSE = {
     "compute": "it computes longer",
@@ -82,11 +83,11 @@ def clock_words(clock: Json | None) -> str:
 def verdict_sentence(summary: Json) -> str:
     """Return the verdict in one or two sentences: which rank is late, by how much and why, and if the trace agrees."""
     found, traced = summary["stragglers"], summary["stragglers"]["traced"]
-    said = _verdict(summary)
+    said = _verdict(summary) + _of_stages(summary["findings"])
     if found["window"] == "trace" or traced["rank"] == found["rank"] or found["rank"] in traced["ranks"]:
         return said
     if traced["rank"] is None:
-        if traced["verdict"] == "undetermined":
+        if traced["verdict"] == "undetermined" or found["part"] == BETWEEN:
             return said
         return f"{said} The traced steps do not show it."
     why = ", because it computes longer." if traced["cause"] == "compute" else ": profilers slow hosts unevenly."
@@ -134,6 +135,14 @@ def _of_group(group: Json | None, *, several: bool) -> str:
     dimension = group["dimension"]
     one = f"the {dimension}" if dimension.startswith("groups") else f"the {dimension} groups"
     return f", these are the ranks of one of {one}"
+
+
+def _of_stages(findings: list[Json]) -> str:
+    """Say which stage of a pipeline the others wait for, if a finding says it."""
+    uneven = next((item for item in findings if item["id"] == "uneven_stages"), None)
+    if uneven is None:
+        return ""
+    return f" Stage {uneven['evidence']['stage']} of the pipeline ({ranks_words(uneven['ranks'], 0)}) computes longest."
 
 
 def _apart(summary: Json) -> bool:

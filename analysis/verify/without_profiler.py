@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core.collective_kinds import FEEDING
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.job import late_rank, slow_steps
@@ -126,6 +127,8 @@ def _held(verdict: JobVerdict, recording: Recording, *, shares_gpu: bool) -> Job
     reason = NO_COLLECTIVE if recording.independent else None
     if verdict.window == "plain" and verdict.rank is not None and _several_groups(recording):
         reason = reason or "ranks wait for each other in several groups, and only timed collectives tell them apart"
+    if verdict.window == "plain" and verdict.verdict == "none" and _waits_within_passes(recording):
+        reason = reason or "ranks wait for each other within their passes, and only timed collectives show for whom"
     if shares_gpu and verdict.verdict != "none" and verdict.cause != "data":
         reason = reason or "ranks share a GPU, and each is late while another one has it"
     return verdict if reason is None else JobVerdict(verdict="undetermined", window=verdict.window, reason=reason)
@@ -140,6 +143,13 @@ def _several_groups(recording: Recording) -> bool:
         for group in np.unique(calls["group_id"][shared]).tolist()
     }
     return len({ranks for ranks in members.values() if len(ranks) > 1}) > 1
+
+
+def _waits_within_passes(recording: Recording) -> bool:
+    """Return whether the layers of the traced job need the results of collectives; one call a step is for a metric."""
+    calls = recording.calls
+    feeding = calls.where("kind", lambda word: word in FEEDING) & (calls["group_size"] != 1)
+    return int(feeding.sum()) > len(recording.ranks) * len(np.unique(calls["step"][feeding]))
 
 
 def _traced(recording: Recording, overhead: float | None) -> Traced | None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankscope.conf.schema import RunConfig
 from rankscope.conf.sections import FaultConfig
 from rankscope.harness.group.process_group import RankContext
 
@@ -21,10 +22,11 @@ class Fault:
     needs_gpu = False
     drops_trace = False  # whether the rank does not write its trace
 
-    def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
+    def __init__(self, config: FaultConfig, context: RankContext, run: RunConfig) -> None:
         self.config = config
         self.context = context
-        self.seconds = config.ms / 1000 / micro_steps  # per micro-step
+        self.seconds = config.ms / 1000 / run.gradient_accumulation  # per micro-step
+        self.forward_seconds = self.seconds / run.parallel.forwards  # per forward pass
         self._active = torch.zeros(1, dtype=torch.bool).share_memory_()  # shared with the loader's workers
 
     @property

@@ -91,9 +91,7 @@ class Faults:
     """All faults of a scenario on this rank; the loop and the training step call it at each place."""
 
     def __init__(self, config: RunConfig, context: RankContext) -> None:
-        self._all = [
-            KINDS[item.fault](item, context, config.gradient_accumulation) for item in config.scenario.planted_faults
-        ]
+        self._all = [KINDS[item.fault](item, context, config) for item in config.scenario.planted_faults]
         for fault in self._all:
             if fault.needs_gpu and not context.cuda:
                 raise ConfigError(f"scenario.fault={fault.config.fault}: needs a GPU, and this rank has none")

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rankscope.conf.schema import RunConfig
 from rankscope.conf.sections import FaultConfig
 from rankscope.harness.faults.base import Fault
 from rankscope.harness.group.process_group import RankContext
@@ -20,9 +21,9 @@ _OBJECTS = 100_000  # how many are added at a time, until a collection takes lon
 class Compute(Fault):
     """Extra matrix products on the device, which take about `ms`."""
 
-    def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
-        super().__init__(config, context, micro_steps)
-        self._work = extra_work(context, self.seconds) if self.here else None
+    def __init__(self, config: FaultConfig, context: RankContext, run: RunConfig) -> None:
+        super().__init__(config, context, run)
+        self._work = extra_work(context, self.forward_seconds) if self.here else None
 
     def on_device(self) -> None:
         if self._work is not None:
@@ -63,8 +64,8 @@ class Decode(Fault):
 class Garbage(Fault):
     """A full garbage collection over enough objects to take about `ms`."""
 
-    def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
-        super().__init__(config, context, micro_steps)
+    def __init__(self, config: FaultConfig, context: RankContext, run: RunConfig) -> None:
+        super().__init__(config, context, run)
         self._held: list[Any] = []
         if self.here:
             gc.collect()
@@ -83,8 +84,8 @@ class Copy(Fault):
 
     needs_gpu = True
 
-    def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
-        super().__init__(config, context, micro_steps)
+    def __init__(self, config: FaultConfig, context: RankContext, run: RunConfig) -> None:
+        super().__init__(config, context, run)
         self._work: Callable[[], None] | None = None
         if self.here:
             source = torch.empty(_COPY_BYTES, dtype=torch.uint8)
@@ -147,8 +148,8 @@ class Lengths(Fault):
     If samples are not sequences, the batch is shortened instead.
     """
 
-    def __init__(self, config: FaultConfig, context: RankContext, micro_steps: int) -> None:
-        super().__init__(config, context, micro_steps)
+    def __init__(self, config: FaultConfig, context: RankContext, run: RunConfig) -> None:
+        super().__init__(config, context, run)
         self._random = torch.Generator().manual_seed(context.rank)
 
     @property

@@ -32,7 +32,7 @@ def run(recording: Recording) -> None:
             recording.info["module_memory_bytes"] = modules.memory
         loop = Loop(
             steps=steps,
-            task=_task(config, context, replica),
+            task=_task(config, context, replica, faults),
             batches=make_batches(
                 config, context, replica.model.sample, faults.slow_collate(default_collate), faults.slow_dataset
             ),
@@ -51,8 +51,9 @@ def run(recording: Recording) -> None:
         progress.enter("done")
 
 
-def _task(config: RunConfig, context: RankContext, replica: Replica) -> Task:
+def _task(config: RunConfig, context: RankContext, replica: Replica, faults: Faults) -> Task:
     if replica.pipeline is not None:
+        replica.pipeline.before_forward(lambda: faults.act("on_device"))
         return PipelineTrainer(config, replica, replica.pipeline)
     if config.mode == "train":
         return Trainer(config, context, replica)

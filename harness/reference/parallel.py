@@ -4,7 +4,7 @@ Input: the bare model, the same on every rank. Output: the module that a rank ca
 output matrix of a pipeline's last stage is not tied to the embedding of the first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch.nn.functional as F
@@ -85,7 +85,7 @@ class Pipeline:
 
     def __init__(self, module: GPT, config: RunConfig, context: RankContext) -> None:
         parallel, ranks = config.parallel, config.world_size
-        count = ranks * (2 if parallel.schedule == "interleaved" else 1)
+        count = ranks * parallel.parts
         blocks = list(module.blocks)
         if len(blocks) < count:
             raise ConfigError(f"parallel=pp: {count} stages need as many blocks, and the model has {len(blocks)}")
@@ -97,6 +97,11 @@ class Pipeline:
         stages = [PipelineStage(part, at, count, context.device) for part, at in zip(self.parts, mine, strict=True)]
         self.first, self.last = 0 in mine, count - 1 in mine
         self._schedule = _schedule(parallel, stages)
+
+    def before_forward(self, act: Callable[[], None]) -> None:
+        """Call `act` before each forward pass of each stage."""
+        for part in self.parts:
+            part.register_forward_pre_hook(lambda *_: act())
 
     def step(self, inputs: Tensor, targets: Tensor, losses: list[Tensor]) -> None:
         """Do forward and backward of a batch in micro-batches; the last stage appends the losses."""

@@ -250,7 +250,7 @@ def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
         return Failure(pass_name=pass_dir.name, rank=rank, kind=ended.cut.kind, message=message)
     found = furthest_behind(pass_dir, ended.progress, expected)
     first = found.ranks[0]
-    called = why(pass_dir)
+    called = why(pass_dir) if ended.cut.stands_still else None
     said = [ended.cut.message, f"furthest behind: {found.text}", *([called] if called else [])]
     return Failure(
         pass_name=pass_dir.name,

@@ -14,7 +14,7 @@ from typing import Literal
 import psutil
 
 from rankscope.conf import PassDir, RankDir, RunConfig, RunDir
-from rankscope.conf.contract import DUMP, ENDED, EXPORT, RECORDED, SOCKETS, STACKS
+from rankscope.conf.contract import DUMP, ENDED, EXPORT, RECORDED, SOCKETS, STACKS, TURN
 from rankscope.conf.files import read_json
 from rankscope.launch.run.gpu_state import GpuState
 from rankscope.launch.system import processes, slurm
@@ -24,6 +24,7 @@ from rankscope.launch.system.rank_progress import Display, RankProgress, exporte
 
 _STACK_WAIT_S = 3.0
 _DUMP_WAIT_S = 1.0
+_AT_WORK_S = 30.0  # a job that made progress so short a time ago was stopped at work; steps seldom take longer
 _WITHOUT_STEP = 20  # backward passes after which the user is told that no step was found
 
 
@@ -33,6 +34,7 @@ class Cut:
 
     kind: Literal["timeout", "stall", "time_limit"]
     message: str
+    stands_still: bool = True  # otherwise a rank has just made progress, so that no collective is known to hang
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,25 +186,30 @@ class _Clock:
         self._patient = config.script is not None or config.compile != "off"
         self._runs_on, self._ranks = config.run_on, config.world_size // config.launch.nnodes
         self._passes, self._exported = passes, 0
-        self._begun = self._moved = time.monotonic()
+        self._begun = self._moved = self._last = time.monotonic()
         self._before: dict[int, RankProgress] = {}
 
     def exceeded(self, ranks: dict[int, RankProgress]) -> Cut | None:
         """Return the limit that is exceeded now, or None."""
         now, limits = time.monotonic(), self._limits
+        if self._waits_for_turn(ranks):
+            self._begun += now - self._last
+            self._moved = now
+        self._last = now
         if not stand_still(self._before, ranks) or self._sets_up(ranks) or self._exports(ranks):
             self._moved = now
         self._before = ranks
         if self._end is not None and time.time() > self._end - limits.reserve_s:
             text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); request more time"
-            return Cut("time_limit", text)
+            return Cut("time_limit", text, stands_still=now - self._moved > _AT_WORK_S)
         stalled = now - self._moved > limits.stall_timeout_s
         if _recorded(ranks, self._ranks):
             waits = self._runs_on and any(said.phase != ENDED for said in ranks.values())
             text = f"the script did not end (launch.stall_timeout_s={limits.stall_timeout_s:g})"
             return Cut("stall", text) if stalled and not waits else None
         if now - self._begun > limits.timeout_s:
-            return Cut("timeout", f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})")
+            text = f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})"
+            return Cut("timeout", text, stands_still=now - self._moved > _AT_WORK_S)
         if stalled:
             text = f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})"
             if not ranks and limits.rdzv_endpoint != "auto":  # torchrun waits for ever, and says nothing
@@ -212,6 +219,10 @@ class _Clock:
                 )
             return Cut("stall", text)
         return None
+
+    def _waits_for_turn(self, ranks: Mapping[int, RankProgress]) -> bool:
+        """Return whether this run waits for others on this host. Until it may set up, its ranks report nothing."""
+        return self._limits.turn is not None and all(said.phase == TURN for said in ranks.values())
 
     def _sets_up(self, ranks: Mapping[int, RankProgress]) -> bool:
         """Return whether no step was made yet where the first one may take any time: to load, tokenise, compile."""

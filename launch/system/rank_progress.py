@@ -10,7 +10,7 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from rankscope.conf import PassDir
-from rankscope.conf.contract import EXPORT, STAGES, TURN
+from rankscope.conf.contract import EXPORT, STAGES
 from rankscope.conf.terminal import Terminal
 from rankscope.launch.system.terminal import may_be_gone
 
@@ -45,9 +45,7 @@ def read_progress(pass_dir: PassDir) -> dict[int, RankProgress]:
 
 
 def stand_still(before: Mapping[int, RankProgress], now: Mapping[int, RankProgress]) -> bool:
-    """Whether no rank made progress. Waiting for the run's turn does not count, since other runs may take long."""
-    if now and all(progress.phase == TURN for progress in now.values()):
-        return False
+    """Whether no rank made progress."""
     return _places(before) == _places(now)
 
 

@@ -64,9 +64,10 @@ def all_reduces(sizes: list[int], exposed_ms: float = 0.0, dtype: str = "Float",
             "end_ns": call * MS + int(took_ms * MS),
             "transfer_clockfree_ns": np.full(4 * count, int(took_ms * MS)),
             "scope": np.full(4 * count, -1),
+            "group_id": np.zeros(4 * count, np.int32),
             "exposed_ns": np.full(4 * count, int(exposed_ms * MS)),
         },
-        {"kind": ["allreduce"], "dtype": [dtype]},
+        {"kind": ["allreduce"], "dtype": [dtype], "group_id": ["0|[0, 1]"]},
     )
 
 

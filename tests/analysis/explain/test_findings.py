@@ -187,6 +187,28 @@ def test_an_all_reduce_is_compared_with_the_node(size: int, took_us: float, shar
             assert "of_ceiling" not in evidence  # a group of other size uses other links
 
 
+@pytest.mark.parametrize(
+    ("dimension", "gradients"),
+    [
+        ("dp", True),
+        ("all ranks", True),
+        ("dp_cp", True),
+        ("fsdp", True),
+        ("tp", False),
+        ("ep", False),
+        ("cp_tp", False),
+    ],
+)
+def test_advice_about_gradients_is_for_gradients(dimension: str, gradients: bool) -> None:
+    """All-reduces of tensor parallelism add up activations: buckets and compressed gradients do not change them."""
+    table = steps(exposed_transfer=[10, 10], comm=[11, 11])
+    claims = found(facts(table, calls=all_reduces([10**8], exposed_ms=10, took_ms=10), dimension_of={0: dimension}))
+    exposed = claims["exposed_comm"]
+    assert bool(exposed.overrides) == gradients and exposed.recoverable_ms == 10
+    assert exposed.advice.endswith(f"allreduce of {dimension}") != gradients
+    assert ("no_overlap" in claims) == gradients
+
+
 def test_a_long_pause_is_not_one_of_launches() -> None:
     """Short kernels; the device idles for 9 ms in a step, 6 of them in one pause."""
     short = {"kernels": [10, 10], "kernel_ns": [MS, MS], "launch_p50_ns": [MS, MS]}

@@ -81,7 +81,7 @@ def test_reducing_once_saves_what_the_other_micro_steps_expose(seed: int) -> Non
         "kind": np.zeros(4 * count, np.int32), "dtype": np.zeros(4 * count, np.int32), "call": call,
         "step": 4 + call // count, "rank": np.tile([0, 1], 2 * count), "bytes": np.full(4 * count, 10**6),
         "group_size": np.full(4 * count, 2), "start_ns": call * MS, "transfer_clockfree_ns": values,
-        "exposed_ns": values, "scope": np.full(4 * count, -1),
+        "exposed_ns": values, "scope": np.full(4 * count, -1), "group_id": np.zeros(4 * count, np.int32),
     }  # fmt: skip
     job = facts(
         steps(exposed_transfer=[60, 60]),

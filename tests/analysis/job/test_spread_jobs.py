@@ -220,10 +220,34 @@ def test_after_the_fix_the_next_rank_is_the_latest() -> None:
     assert found.rank == 1 and found.gain_ns == pytest.approx(7e6)
 
 
-@pytest.mark.parametrize(("members", "verdict"), [([[0, 1], [0, 1]], "persistent"), ([[0, 1], [0, 2]], "undetermined")])
-def test_without_timed_collectives_several_groups_leave_it_open(members: list[list[int]], verdict: str) -> None:
-    groups = np.repeat([0, 1], 2)
-    calls = Table({"group_id": groups, "rank": np.concatenate(members), "group_size": np.full(4, 2)})
-    recording: Any = SimpleNamespace(calls=calls, independent=False)
-    found = _held(JobVerdict(verdict="persistent", window="plain", rank=0), recording, shares_gpu=False)
-    assert found.verdict == verdict
+def held(verdict: JobVerdict, calls: list[tuple[int, str, list[int]]]) -> str:
+    """Return the verdict of a plain window if the trace of one step has these calls: group, kind, ranks."""
+    rows = [(group, kind, rank, len(ranks)) for group, kind, ranks in calls for rank in ranks]
+    groups, kinds, ranks, sizes = map(np.array, zip(*rows, strict=True))
+    words, codes = np.unique(kinds, return_inverse=True)
+    table = {"group_id": groups, "kind": codes, "rank": ranks, "group_size": sizes, "step": np.full(len(rows), 4)}
+    recording: Any = SimpleNamespace(
+        calls=Table(table, {"kind": words.tolist()}), independent=False, ranks=sorted(set(ranks.tolist()))
+    )
+    return _held(verdict, recording, shares_gpu=False).verdict
+
+
+@pytest.mark.parametrize(("other", "verdict"), [([0, 1], "persistent"), ([0, 2], "undetermined")])
+def test_without_timed_collectives_several_groups_leave_it_open(other: list[int], verdict: str) -> None:
+    late = JobVerdict(verdict="persistent", window="plain", rank=0)
+    assert held(late, [(0, "allreduce", [0, 1]), (1, "allreduce", other)]) == verdict
+
+
+@pytest.mark.parametrize(
+    ("kinds", "verdict"),
+    [
+        (["allgather", "allgather", "reducescatter"], "undetermined"),  # FSDP: forward and backward pass
+        (["alltoall"] * 4, "undetermined"),  # experts
+        (["allreduce"] * 4, "none"),  # DDP
+        (["allreduce", "allgather"], "none"),  # DDP and a metric
+    ],
+)
+def test_without_timed_collectives_nobody_knows_who_waits_within_a_pass(kinds: list[str], verdict: str) -> None:
+    calls = [(0, kind, [0, 1]) for kind in kinds]
+    assert held(JobVerdict(verdict="none", window="plain"), calls) == verdict
+    assert held(JobVerdict(verdict="none", window="timed"), calls) == "none"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.conf import RunConfig, RunDir
+from rankscope.conf.sections import LaunchConfig
 from rankscope.launch.run import torchrun
 from rankscope.launch.run.torchrun import _Clock
 from rankscope.launch.system.rank_progress import Display, RankProgress
@@ -46,6 +47,25 @@ def test_a_job_that_works_is_not_stopped(
     config: RunConfig, seen: list[RankProgress], stopped: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert seconds_until_a_stall(config, seen, monkeypatch) == stopped
+
+
+def test_waiting_for_other_runs_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks report nothing while another run measures, then they wait for their turn; both may take any time."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    config = RunConfig(launch=LaunchConfig(turn="file", timeout_s=100))
+    clock = _Clock(config, [RunDir(Path()).for_pass("plain")])
+    seen: list[dict[int, RankProgress]] = [{}] * 1000 + [{0: SETS_UP}] * 50 + [{0: RankProgress(phase="turn")}] * 1000
+    seen += [{0: RankProgress(phase="measure", step=step)} for step in range(200)]
+    cuts = []
+    for second, ranks in enumerate(seen):
+        now = float(second)
+        cuts.append(clock.exceeded(ranks))
+    first = next(second for second, cut in enumerate(cuts) if cut is not None)
+    assert first == pytest.approx(2050 + 50, abs=3)
+    cut = cuts[first]
+    assert cut is not None and cut.kind == "timeout"
+    assert not cut.stands_still  # it made a step a second ago
 
 
 def test_a_set_up_ends_with_the_pass_at_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
