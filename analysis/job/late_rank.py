@@ -18,6 +18,7 @@ from rankscope.analysis.job.traced import Traced
 from rankscope.analysis.job.variation import (
     FAR_OUT,
     own_time,
+    slower_beside_waits,
     spread,
     waited_for_others,
 )
@@ -94,7 +95,7 @@ def judge(
     if why is None or (why.follows and found.verdict == "intermittent"):
         return _unexplained(found, window.ranks[found.rank])
     # The largest lateness at a call leaves out what a slow backward pass adds after this call.
-    late_ns = np.maximum(late, from_parts(window))[found.rank]
+    late_ns = np.maximum(late, from_parts(window, timed=calls is not None))[found.rank]
     if len(window.ranks) > 2:  # the next one is the latest then
         late_ns = late_ns - np.delete(late, found.rank, 0).max(0)
     plain = window if plain is None or not plain.counted.any() else plain.only(plain.counted)
@@ -130,16 +131,18 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
     )  # fmt: skip
 
 
-def from_parts(window: Window, *, core_waits: bool = False) -> Matrix:
+def from_parts(window: Window, *, core_waits: bool = False, timed: bool = False) -> Matrix:
     """Return lateness (ranks x steps, ns) from the parts of the step, if collectives were not timed.
 
     A rank's own time is its step without the optimizer, and without the wait from its own gradients to those of all
     ranks. Its lateness is the excess over the median of the others, as far as the others wait for it. If it is unknown
     when a rank has its own gradients, the complete backward pass counts as waiting, and a slow one does not show.
+    Timed collectives show what the others wait, so it need not be seen from how they compute beside it (`timed`).
     """
     after, own = waited_for_others(window), own_time(window, core_waits=core_waits)
-    excess = own - median_of_others(own)
-    waited = median_of_others(after) - after
+    slower = 0.0 if timed else slower_beside_waits(window)
+    excess = own - median_of_others(own) + slower
+    waited = median_of_others(after) - after + slower
     late: Matrix = np.maximum(0.0, np.minimum(excess, waited))
     return late
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.core.table import Column
+from rankscope.analysis.job.host_pace import leads
 from rankscope.analysis.job.window import Matrix, Window
 
 SHARED = 0.1  # share of the wanted CPU time that a rank did not get, from which it shares its cores
@@ -29,6 +30,20 @@ def own_time(window: Window, *, core_waits: bool = False) -> Matrix:
 def waited_for_others(window: Window) -> Matrix:
     """Return the time from a rank's own gradients to the end of its backward pass (ranks x steps, ns)."""
     return window.part("backward") - window.backward_compute_ns
+
+
+def slower_beside_waits(window: Window) -> Matrix:
+    """Return by how much waiting for a rank slows what the others compute meanwhile (ranks x steps, ns).
+
+    A collective in which a rank waits occupies a part of its device. So if a rank has a longer forward pass, the others
+    have a longer backward pass, up to all of that time. More work would make both passes of one rank longer. Only known
+    if every host leads: otherwise a device also waits for its host in these passes.
+    """
+    if not window.on_device or not leads(window).all() or not window.backward_compute_ns.any():
+        return np.zeros(window.step_ns.shape)
+    forward, backward = window.part("forward"), window.backward_compute_ns
+    longer, slower = forward - median_of_others(forward), median_of_others(backward) - backward
+    return np.maximum(0.0, np.minimum(longer, slower))
 
 
 def spread(window: Window, waits_in_passes: Matrix | None = None) -> Column:

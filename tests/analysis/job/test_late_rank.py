@@ -165,3 +165,32 @@ def test_a_collection_in_every_fourth_step_of_one_rank() -> None:
     assert (found.ranks, found.waiting, found.place, found.period) == ([1], [0], "the host", 4)
     assert (found.lost_ms, found.usual_ms, found.where) == (75.0, 97.0, "train.py:7 loop (collect)")
     assert slow_steps.find(window(), Limits(), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward_compute", "rank"),
+    [
+        ([28.0, 38.2], [84.7, 75.2], 1),  # measured on two H200s, 10 ms of products planted on rank 1
+        ([28.0, 28.0], [75.2, 75.2], None),
+        ([28.0, 28.0], [84.7, 75.2], 0),
+    ],
+)
+def test_ranks_that_wait_in_collectives_compute_slower(
+    forward: list[float], backward_compute: list[float], rank: int | None
+) -> None:
+    """The other rank reaches the end at the same time, because it computes slower beside collectives that wait."""
+    parts = {"forward": forward, "backward_compute": backward_compute, "optimizer": [2.6, 2.6]}
+    end = max(map(sum, zip(forward, backward_compute, strict=True)))
+    parts |= {"backward": [end - own + 0.6 for own in forward], "host": [end + 3.2] * 2, "device": [end + 3.2] * 2}
+    columns = {f"{name}_ns": np.repeat(np.array(ms)[:, None], 40, 1) * MS for name, ms in parts.items()}
+    steps = Window(
+        ranks=[0, 1],
+        steps=list(range(40)),
+        columns=columns | {"host_ahead": np.ones((2, 40))},
+        counted=np.ones(40, bool),
+    )
+    found = judge(steps, None, Limits())
+    assert found.rank == rank
+    if rank is not None:
+        assert found.cause == "compute"
+        assert found.gain_ns == pytest.approx(9.5 * MS, rel=0.1)  # the step of the clean job was 10.4 ms shorter
