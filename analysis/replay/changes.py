@@ -12,6 +12,7 @@ from rankscope.analysis.core import group_by, rank_list
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.replay.graph import NEVER, NONE, Graph, Work
+from rankscope.analysis.replay.surplus import without_launches
 
 _TARGETS: dict[str, tuple[Work, ...]] = {
     "compute": (Work.COMPUTE,),
@@ -99,7 +100,9 @@ def apply(graph: Graph, change: Change, weight: Column) -> Column:
     if change.factor is not None:
         result[rows] *= change.factor
     else:
-        result[rows] = _medians(graph, rows, np.isin(edges.work, change.works), weight)
+        same = np.isin(edges.work, change.works)
+        result[rows] = _medians(graph, rows, same, weight)
+        result = without_launches(graph, rows, same, result)
     nothing_left = change.factor == 0 or ((result == 0) & (weight > 0))
     result[rows & _waits(graph) & nothing_left] = -NEVER
     return _added(graph, rows, result, change.added_ms)

@@ -31,6 +31,7 @@ class Job:
     transfer: int = 2 * MS
     synchronises: bool = False  # at the end of each step
     reduces: bool = True  # False: one rank without DDP
+    more: tuple[int, ...] = ()  # further kernels by rank, before forward
     copy: int = 0  # of a batch from pageable memory: the call returns with its end
     started: tuple[int, ...] = field(default=())
 
@@ -96,6 +97,18 @@ class _Rank:
         self.event("cuda_runtime", "cudaMemcpyAsync", began, self.host, 4242, correlation=self.correlation)
         self.event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", start, self.host, 7, **self._on(7))
 
+    def forward(self) -> None:
+        """Wait for a batch, copy it, and launch the forward pass."""
+        job, waited = self.job, self.host + self.job.loader[self.rank]
+        self.event("user_annotation", "data_wait", self.host, waited, 4242)
+        self.host = waited
+        if job.copy:
+            self.copied(job.copy)
+        for _ in range(job.more[self.rank] if job.more else 0):
+            self.kernel("product", 100 * US)
+        for number in range(job.kernels):
+            self.kernel(f"forward_{number}", job.compute[self.rank])
+
     def _on(self, stream: int) -> dict[str, int]:
         return {"device": self.rank, "stream": stream, "correlation": self.correlation}
 
@@ -134,13 +147,7 @@ def simulate(job: Job, folder: Path | None = None) -> float:
 def _step(job: Job, ranks: list[_Rank], step: int) -> int:
     began = [rank.host for rank in ranks]
     for rank in ranks:
-        waited = rank.host + job.loader[rank.rank]
-        rank.event("user_annotation", "data_wait", rank.host, waited, 4242)
-        rank.host = waited
-        if job.copy:
-            rank.copied(job.copy)
-        for number in range(job.kernels):
-            rank.kernel(f"forward_{number}", job.compute[rank.rank])
+        rank.forward()
     for bucket in range(job.buckets):
         starts = []
         for rank in ranks:

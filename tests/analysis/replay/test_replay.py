@@ -112,6 +112,18 @@ def test_a_change_brings_what_the_job_does_with_it(seed: int, tmp_path: Path) ->
         assert found.predicted_ms == pytest.approx(truth / MS, rel=0.02), (change, recorded)
 
 
+@pytest.mark.parametrize("usual", [0, 40])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_kernels_that_do_not_run_need_no_launch(seed: int, usual: int, tmp_path: Path) -> None:
+    """The late rank launches 400 kernels more. With their launches its host would decide after the change."""
+    healthy = random_job(seed)
+    healthy = replace(healthy, more=(usual,) * healthy.world)
+    late = seed % healthy.world
+    simulate(replace(healthy, more=with_one(healthy.more, late, usual + 400)), tmp_path)
+    found = predict(load(tmp_path), [f"rank{late}.compute=median"])
+    assert found.predicted_ms == pytest.approx(simulate(healthy) / MS, rel=0.02)
+
+
 @pytest.mark.parametrize("seed", SEEDS[:4])
 def test_a_recording_of_one_rank_predicts_the_data_parallel_job(seed: int, tmp_path: Path) -> None:
     """Buckets of 1 MiB, each of which four ranks reduce in `transfer`: 1.5 times the bytes over the bus, and a rest."""
