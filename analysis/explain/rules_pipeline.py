@@ -62,7 +62,7 @@ RULES = (
             "to stages with less work"
         ),
         part="communication",
-        remains="compute",
+        remains="nothing",
         rough_on_cpu=True,
     ),
 )

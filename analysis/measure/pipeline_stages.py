@@ -25,6 +25,7 @@ from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.rank.rank_data import RankData
+from rankscope.analysis.read.run_settings import config_of
 
 
 class Stage(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +44,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks of one pipeline, first stage first."""
 
     stages: list[Stage]
-    micro_batches: float  # messages from the first stage to the second in a step; interleaved: of each of its parts
+    micro_batches: float  # forward passes of a rank in a step: micro-batches, times its stages if they are interleaved
     step_ms: float
     even_share: float  # (p - 1) / (n + p - 1): the share of the bubble if all stages took the same time
 
@@ -106,7 +107,7 @@ def _pipeline(recording: Recording, messages: Table, ranks: list[int], data: dic
     steps = recording.steps_analysed
     place = {rank: number for number, rank in enumerate(order)}
     first_two = (own["sender"] == order[0]) & (own["rank"] == order[1])
-    count = max(float(first_two.sum()) / len(steps), 1.0)
+    count = _told_count(recording) or max(float(first_two.sum()) / len(steps), 1.0)
     table = recording.step_table.take(np.isin(recording.step_table["step"], steps))
     compute = {rank: float(table["compute_ns"][table["rank"] == rank].mean()) for rank in order}
     sends = _sends(recording)
@@ -133,6 +134,15 @@ def _pipeline(recording: Recording, messages: Table, ranks: list[int], data: dic
         step_ms=estimate_ms(float(table["step_ns"][np.isin(table["rank"], order)].mean())),
         even_share=round((len(order) - 1) / (count + len(order) - 1), 4),
     )
+
+
+def _told_count(recording: Recording) -> int | None:
+    """Return how many forward passes a rank does in a step if the run's settings say it.
+
+    Otherwise messages are counted. With two ranks that have several stages each, those of the backward pass count too.
+    """
+    config = None if recording.run_dir is None else config_of(recording.run_dir)
+    return None if config is None or config.parallelism != "pp" else config.parallel.forwards
 
 
 def _in_order(messages: Table, ranks: Sequence[int]) -> list[int]:

@@ -208,7 +208,7 @@ def _pipeline(pipeline: Json) -> RenderableType:
     for number, stage in list(enumerate(pipeline["stages"]))[:_SHOWN_RANKS]:
         table.add_row(str(number), str(stage["rank"]), *(_number(stage[name]) for name in names))
     text = (
-        f"bubble: waiting for other stages while nothing computes; {pipeline['micro_batches']:.3g} micro-batches, so "
+        f"bubble: waiting for other stages while nothing computes; {pipeline['micro_batches']:.3g} forward passes, so "
         f"with equal stages {pipeline['even_share']:.0%} of the compute and the bubble; a bubble longer than both "
         "explain is waiting for launches, for other work, or for the network"
     )

@@ -24,19 +24,25 @@ from rankscope.analysis.job.traced import Traced
 from rankscope.analysis.job.window import Window
 from rankscope.analysis.verify.without_profiler import _held
 
-ARCHIVE = Path(__file__).parents[2] / "data" / "two_gpus" / "spread.tar.xz"
+DATA = Path(__file__).parents[2] / "data" / "two_gpus"
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The jobs; those of larger batches, which the GPUs set the pace of, in a folder of their own."""
     folder = tmp_path_factory.mktemp("spread")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+    for name, target in (("spread", folder), ("paced_by_gpus", folder / "paced_by_gpus")):
+        with tarfile.open(DATA / f"{name}.tar.xz") as archive:
+            archive.extractall(target, filter="data")
     return folder
 
 
-# The median plain step with the fault and, in another run, without: 117.66 and 106.55; 143.80 and 102.93 ms.
-@pytest.mark.parametrize(("job", "rank", "lost_ms"), [("fsdp_late", 1, 11.11), ("uneven_experts", 0, 40.87)])
+# The median plain step with the fault and, in another run, without:
+# 117.66 and 106.55; 143.80 and 102.93; 228.95 and 219.64 ms.
+@pytest.mark.parametrize(
+    ("job", "rank", "lost_ms"),
+    [("fsdp_late", 1, 11.11), ("uneven_experts", 0, 40.87), ("paced_by_gpus/tp_late", 1, 9.31)],
+)
 def test_a_rank_that_computes_longer_is_late(job: str, rank: int, lost_ms: float, recorded: Path) -> None:
     summary = summarise(load(recorded / job))
     late = summary["stragglers"]
@@ -62,6 +68,27 @@ def test_a_trace_alone_adds_up_what_the_others_lose(recorded: Path, tmp_path: Pa
     assert late["lateness_ms"] == pytest.approx(np.median(by_step), rel=0.05)
     (finding,) = [item for item in summary["findings"] if item["id"] == "straggler_compute"]
     assert 0.75 * 40.87 <= finding["recoverable_ms"] <= 1.03 * 40.87
+
+
+@pytest.mark.parametrize(("job", "passes"), [("pp_gpipe", 8), ("pp_late", 8), ("pp_interleaved", 16)])
+def test_bubbles_on_gpus_are_those_of_the_closed_form(job: str, passes: int, recorded: Path) -> None:
+    """`passes`: forward passes of a rank in a step. Kernels of one stream follow each other, so they add up."""
+    folder = recorded / "paced_by_gpus" / job
+    compute = [kernels_ms(folder / "passes" / "torch" / "ranks" / str(rank) / "trace.json.gz") for rank in (0, 1)]
+    summary = summarise(load(folder))
+    (pipeline,) = summary["pipelines"]
+    assert pipeline["stages"][0]["bubble_ms"] == pytest.approx(compute[0] / passes + compute[1] - compute[0], rel=0.02)
+    assert pipeline["even_share"] == pytest.approx(1 / (passes + 1), abs=1e-4)
+    assert summary["stragglers"]["rank"] is None
+    (finding,) = [item for item in summary["findings"] if item["id"] == "uneven_stages"]
+    assert finding["ranks"] == [1]
+
+
+def kernels_ms(trace: Path) -> float:
+    """Return the time of the kernels that do not communicate, per step of the four recorded ones."""
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    took = [event["dur"] for event in events if event.get("cat") == "kernel" and "nccl" not in event["name"]]
+    return float(sum(took)) / 1000 / 4
 
 
 def test_nobody_is_named_if_a_host_may_be_the_reason(recorded: Path) -> None:
