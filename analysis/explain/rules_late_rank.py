@@ -18,8 +18,9 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
     """Return the check for a rank that is late for this cause."""
 
     def check(facts: Facts, limits: Limits) -> Claim | None:
+        shared = {"relieved_share": share} if cause == "compute" and (share := facts.relieved_share()) < 1 else {}
         if facts.job is not None and facts.job.verdict != "undetermined":
-            claim = _without_profiler(facts.job, cause)
+            claim = _without_profiler(facts.job, cause, shared)
             return claim if claim is None or cause != "data" else _with_cores(claim, facts, limits)
         verdict = facts.verdict
         if not verdict.per_step:
@@ -36,13 +37,14 @@ def _straggler(cause: str) -> Callable[[Facts, Limits], Claim | None]:
             "cause_share": shares,
             "steps_late": verdict.steps_late,
             "steps_judged": verdict.steps_judged,
+            **shared,
         }
         places = [_shares(shares)] if cause == "mixed" else []
         if len(ranks) > 1:
             one = max(verdict.gain_ns([rank]) for rank in ranks)
             evidence["mending_one_ms"] = estimate_ms(one)
             places.append(f"mending one of them alone brings at most {one * 1e-6:.2f} ms")
-        gain = verdict.gain_ns(ranks) * (facts.relieved_share() if cause == "compute" else 1)
+        gain = verdict.gain_ns(ranks) * shared.get("relieved_share", 1)
         return Claim(ranks=ranks, gain_ns=gain, evidence=evidence, place="; ".join(places))
 
     return check
@@ -60,8 +62,8 @@ def _with_cores(claim: Claim, facts: Facts, limits: Limits) -> Claim:
     return msgspec.structs.replace(claim, overrides=[]) if not spare and share >= limits.busy_loader_share else claim
 
 
-def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
-    """Claim what the unprofiled steps show; they overrule the trace's verdict."""
+def _without_profiler(job: JobVerdict, cause: str, shared: dict[str, float]) -> Claim | None:
+    """Claim what the unprofiled steps show; they overrule the trace's verdict. `shared` is added to the evidence."""
     if job.rank is None or (job.cause or "mixed") != cause:
         return None
     evidence = {
@@ -73,6 +75,7 @@ def _without_profiler(job: JobVerdict, cause: str) -> Claim | None:
         "steps_late": job.steps_late,
         "steps_judged": job.steps_judged,
         "chance": job.chance,
+        **shared,
     }
     step_ms = None if job.step_ns is None else job.step_ns * 1e-6
     return Claim(ranks=[job.rank], gain_ns=job.gain_ns, evidence=evidence, place=job.part or "", step_ms=step_ms)

@@ -25,7 +25,7 @@ _TARGETS: dict[str, tuple[Work, ...]] = {
 }
 _FORM = re.compile(
     r"(?:ranks?(?P<ranks>\d+(?:[-,]\d+)*)\.)?(?P<what>[a-z]+|kernel:.+?)"
-    r"(?P<how>=median|=instant|\*\d+(?:\.\d+)?|\+\d+(?:\.\d+)?(?:ms)?)$"
+    r"(?P<how>=median|=mean|=instant|\*\d+(?:\.\d+)?|\+\d+(?:\.\d+)?(?:ms)?)$"
 )
 _JOB = re.compile(r"(?P<key>ranks|bucket_cap_mb|gradient_mb|busbw_GBs|alpha_us)=(?P<value>\d+(?:\.\d+)?)$")
 EXAMPLES = (
@@ -41,7 +41,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] | None  # None: all
     works: tuple[Work, ...]
     kernel: str | None  # a regular expression: only records with such a name
-    factor: float | None = None  # None: take the median of the other ranks
+    factor: float | None = None  # None: as other ranks, see `even`
+    even: bool = False  # the mean of all ranks; otherwise the median of the other ranks, by name
     added_ms: float = 0.0  # per step and rank
 
 
@@ -69,11 +70,14 @@ def parse(text: str) -> Change | JobChange:
         raise AnalysisError(f"{text!r}: not a regular expression: {error}") from None
     how = match["how"]
     works = _TARGETS.get(what, (Work.COMPUTE, Work.COPY, Work.TRANSFER, Work.COMMUNICATION))
-    factor = None if how == "=median" else 0.0 if how == "=instant" else 1.0
+    factor = None if how in ("=median", "=mean") else 0.0 if how == "=instant" else 1.0
     if how.startswith("*"):
         factor = float(how[1:])
     added = float(how[1:].removesuffix("ms")) if how.startswith("+") else 0.0
-    return Change(text=text, ranks=_ranks(match["ranks"]), works=works, kernel=kernel, factor=factor, added_ms=added)
+    return Change(
+        text=text, ranks=_ranks(match["ranks"]), works=works, kernel=kernel, factor=factor, even=how == "=mean",
+        added_ms=added,
+    )  # fmt: skip
 
 
 def _ranks(text: str | None) -> tuple[int, ...] | None:
@@ -99,6 +103,8 @@ def apply(graph: Graph, change: Change, weight: Column) -> Column:
     result = weight.astype(float)
     if change.factor is not None:
         result[rows] *= change.factor
+    elif change.even:
+        result[rows] *= _to_mean(graph, rows, weight)
     else:
         same = np.isin(edges.work, change.works)
         result[rows] = _medians(graph, rows, same, weight)
@@ -126,6 +132,15 @@ def _added(graph: Graph, rows: Column, weight: Column, added_ms: float) -> Colum
     _, first = np.unique(keys, axis=0, return_index=True)
     weight[order[first]] += added_ms * 1e6
     return weight
+
+
+def _to_mean(graph: Graph, rows: Column, weight: Column) -> Column:
+    """Return the factor of each chosen edge with which its rank's sum in a step becomes the mean of these ranks."""
+    steps, at = np.unique(graph.edges.step[rows], return_inverse=True)
+    ranks, rank = np.unique(graph.edges.rank[rows], return_inverse=True)
+    sums = np.bincount(at.ravel() * len(ranks) + rank.ravel(), weight[rows], len(steps) * len(ranks))
+    sums = sums.reshape(-1, len(ranks))
+    return np.asarray((sums.mean(axis=1, keepdims=True) / np.maximum(sums, 1))[at.ravel(), rank.ravel()])
 
 
 def _medians(graph: Graph, rows: Column, same: Column, weight: Column) -> Column:

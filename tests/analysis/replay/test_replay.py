@@ -124,6 +124,16 @@ def test_kernels_that_do_not_run_need_no_launch(seed: int, usual: int, tmp_path:
     assert found.predicted_ms == pytest.approx(simulate(healthy) / MS, rel=0.02)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_work_that_is_spread_evenly_keeps_its_sum(seed: int, tmp_path: Path) -> None:
+    healthy = random_job(seed)
+    more = healthy.compute[0] // 2
+    uneven = (healthy.compute[0] + more, *(each - more // (healthy.world - 1) for each in healthy.compute[1:]))
+    simulate(replace(healthy, compute=uneven), tmp_path)
+    found = predict(load(tmp_path), ["compute=mean"])
+    assert found.predicted_ms == pytest.approx(simulate(healthy) / MS, rel=0.02)
+
+
 @pytest.mark.parametrize("seed", SEEDS[:4])
 def test_a_recording_of_one_rank_predicts_the_data_parallel_job(seed: int, tmp_path: Path) -> None:
     """Buckets of 1 MiB, each of which four ranks reduce in `transfer`: 1.5 times the bytes over the bus, and a rest."""
