@@ -8,14 +8,14 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record
 
-from rankscope.conf.contract import DUMP, SOCKETS
+from rankscope.conf.contract import DUMP, SOCKETS, TURN
 from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.harness.group.interrupt import SIGNALS, saving
 from rankscope.harness.group.process_group import die_with_parent
 from rankscope.harness.record.describe import one_line
 from rankscope.harness.record.hang_dump import write_record
 from rankscope.harness.record.nvtx import under_nsys
-from rankscope.harness.record.progress import answer_for_stacks
+from rankscope.harness.record.progress import answer_for_stacks, reporting
 from rankscope.harness.record.recording import Recording
 from rankscope.harness.record.timed_collectives import keep_record
 from rankscope.harness.script import run as script
@@ -61,6 +61,9 @@ def _run(recording: Recording) -> None:
     if config.launch.turn is not None:
         # DDP imports it, which takes seconds: better now, while another run may measure
         import torch._dynamo  # noqa: F401
+
+        with reporting(recording.rank_dir, of=0) as progress:
+            progress.enter(TURN)
     with recording.turn:
         if config.script is not None:
             script.run(recording)

@@ -89,6 +89,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         found = self._of_gradients("allreduce")
         return self._of_gradients("reducescatter") if found is None else found
 
+    def of_gradients(self) -> tuple[float, float]:
+        """Return the communication of the analysed steps and the exposed part of it (ns), without activations."""
+        comm, exposed = (float(self.steps[name].sum()) for name in ("comm_ns", "exposed_comm_ns"))
+        if self.calls is None or not self._exchanging:
+            return comm, exposed
+        calls = self.calls.take(np.isin(self.calls["step"], self.steps["step"]))
+        calls = calls.take(~np.isin(calls["group_id"], self._exchanging))
+        return float((calls["end_ns"] - calls["start_ns"]).sum()), float(np.maximum(0, calls["exposed_ns"]).sum())
+
     def exposed_by_kind(self) -> dict[str, float]:
         """Return for each kind of collective the transfer that nothing hides: ns, mean over ranks and steps.
 

@@ -95,8 +95,9 @@ def _no_overlap(facts: Facts, limits: Limits) -> Claim | None:
     gain, calls = _exposed(facts), facts.reductions()
     if gain is None or calls is None or gain < limits.no_overlap_share * facts.step_ns:
         return None
-    comm, exposed = facts.steps["comm_ns"].sum(), facts.steps["exposed_comm_ns"].sum()
-    overlap = round(1 - float(exposed) / float(comm), 6) if comm else 1.0
+    comm, exposed = facts.of_gradients()
+    gain = min(gain, exposed / len(facts.steps))
+    overlap = round(1 - exposed / comm, 6) if comm else 1.0
     per_step = len(calls) / facts.count
     if overlap >= limits.no_overlap_ratio or per_step > 2:
         return None

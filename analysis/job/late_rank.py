@@ -17,6 +17,7 @@ from rankscope.analysis.job.timed_calls import TimedCalls
 from rankscope.analysis.job.traced import Traced
 from rankscope.analysis.job.variation import (
     FAR_OUT,
+    interquartile,
     own_time,
     slower_beside_waits,
     spread,
@@ -79,6 +80,8 @@ def judge(
         found = msgspec.structs.replace(
             found, reason=None if last is None else _SHARED_CORES.format(window.ranks[last])
         )
+    if found.rank is None and calls is None and (why_open := _maybe_late(window, usual, limits, varies)):
+        return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=why_open)
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
     found = msgspec.structs.replace(found, window=name, late_steps=numbered, step_ns=usual)
     if found.rank is None:
@@ -95,12 +98,26 @@ def judge(
     if why is None or (why.follows and found.verdict == "intermittent"):
         return _unexplained(found, window.ranks[found.rank])
     # The largest lateness at a call leaves out what a slow backward pass adds after this call.
-    late_ns = np.maximum(late, from_parts(window, timed=calls is not None))[found.rank]
+    late_ns = np.maximum(late, from_parts(window))[found.rank]
     if len(window.ranks) > 2:  # the next one is the latest then
         late_ns = late_ns - np.delete(late, found.rank, 0).max(0)
     plain = window if plain is None or not plain.counted.any() else plain.only(plain.counted)
     gain = _gain(window, plain, np.where(its_rows, np.maximum(0.0, late_ns), 0.0), found.rank, why, pace)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
+
+
+def _maybe_late(window: Window, step_ns: float, limits: Limits, varies: Column) -> str | None:
+    """Return why it is not known that no rank is late: the others may compute slower because they wait for one."""
+    slower = slower_beside_waits(window)
+    if not slower.any():
+        return None
+    found = over_run(from_parts(window, slower=slower), step_ns, limits, varies + interquartile(slower))
+    if found.rank is None or found.verdict != "persistent":
+        return None
+    return (
+        f"rank {window.ranks[found.rank]} computes {(found.lateness_ns or 0.0) * 1e-6:.2f} ms longer in the forward "
+        "pass, and less in the backward pass: only timed collectives tell whether the others wait for it"
+    )
 
 
 def _gain(window: Window, plain: Window, late_ns: Column, at: int, why: Why, pace: HostPace | None) -> float:
@@ -131,16 +148,15 @@ def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
     )  # fmt: skip
 
 
-def from_parts(window: Window, *, core_waits: bool = False, timed: bool = False) -> Matrix:
+def from_parts(window: Window, *, core_waits: bool = False, slower: Matrix | float = 0.0) -> Matrix:
     """Return lateness (ranks x steps, ns) from the parts of the step, if collectives were not timed.
 
     A rank's own time is its step without the optimizer, and without the wait from its own gradients to those of all
     ranks. Its lateness is the excess over the median of the others, as far as the others wait for it. If it is unknown
     when a rank has its own gradients, the complete backward pass counts as waiting, and a slow one does not show.
-    Timed collectives show what the others wait, so it need not be seen from how they compute beside it (`timed`).
+    `slower` is by how much more the others may have waited.
     """
     after, own = waited_for_others(window), own_time(window, core_waits=core_waits)
-    slower = 0.0 if timed else slower_beside_waits(window)
     excess = own - median_of_others(own) + slower
     waited = median_of_others(after) - after + slower
     late: Matrix = np.maximum(0.0, np.minimum(excess, waited))

@@ -33,11 +33,11 @@ def waited_for_others(window: Window) -> Matrix:
 
 
 def slower_beside_waits(window: Window) -> Matrix:
-    """Return by how much waiting for a rank slows what the others compute meanwhile (ranks x steps, ns).
+    """Return by how much waiting for a rank may slow what the others compute meanwhile (ranks x steps, ns).
 
     A collective in which a rank waits occupies a part of its device. So if a rank has a longer forward pass, the others
-    have a longer backward pass, up to all of that time. More work would make both passes of one rank longer. Only known
-    if every host leads: otherwise a device also waits for its host in these passes.
+    have a longer backward pass, up to all of that time. But ranks may also spread the same work differently over both
+    passes. Only known if every host leads: otherwise a device also waits for its host in these passes.
     """
     if not window.on_device or not leads(window).all() or not window.backward_compute_ns.any():
         return np.zeros(window.step_ns.shape)
@@ -55,8 +55,8 @@ def spread(window: Window, waits_in_passes: Matrix | None = None) -> Column:
     time when it gets one back (its caches are cold), which the others do not tell: then the larger of the two counts.
     """
     own = own_time(window) - (0.0 if waits_in_passes is None else waits_in_passes)
-    others = median_of_others(_interquartile(own)[:, None])[:, 0]
-    apart = _interquartile(own - median_of_others(own))
+    others = median_of_others(interquartile(own)[:, None])[:, 0]
+    apart = interquartile(own - median_of_others(own))
     waited, busy = waited_for_core(window), window.part("cpu")
     if waited is None or window.on_device:
         return np.asarray(np.minimum(others, apart))
@@ -64,7 +64,8 @@ def spread(window: Window, waits_in_passes: Matrix | None = None) -> Column:
     return np.asarray(np.where(shares_cores, np.maximum(others, apart), np.minimum(others, apart)))
 
 
-def _interquartile(values: Matrix) -> Column:
+def interquartile(values: Matrix) -> Column:
+    """Return by rank the difference between the third and the first quartile of its steps."""
     low, high = np.percentile(values, [25, 75], axis=1)
     found: Column = high - low
     return found

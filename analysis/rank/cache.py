@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rankscope.analysis.core import parquet
+from rankscope.analysis.core import packed
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank import store
 from rankscope.analysis.rank.code_version import code_version
@@ -65,7 +65,7 @@ def save(folder: Path, data: RankData, *, tables: bool = True) -> bool:
             entry = Path(aside) / "entry"
             entry.mkdir()
             for name in store.LARGE if tables else ():
-                parquet.write_table(entry / f"{name}.parquet", getattr(data, name))
+                packed.write_table(entry / f"{name}.z", getattr(data, name))
             (entry / _REDUCED).write_bytes(store.pack(data))
             if folder.exists():  # a broken one
                 folder.rename(Path(aside) / "old")
@@ -84,11 +84,11 @@ class _Stored:
     """Loads one large table of an entry; rebuilds it from the traces if the file is damaged or missing."""
 
     def __init__(self, folder: Path, name: str, again: Callable[[], Table]) -> None:
-        self._path = folder / f"{name}.parquet"
+        self._path = folder / f"{name}.z"
         self._again = again
 
     def __call__(self) -> Table:
         try:
-            return parquet.read_table(self._path)
-        except (OSError, ValueError):  # pyarrow's errors are subclasses of these
+            return packed.read_table(self._path)
+        except (OSError, ValueError):
             return self._again()

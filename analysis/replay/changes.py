@@ -12,7 +12,7 @@ from rankscope.analysis.core import group_by, rank_list
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.replay.graph import NEVER, NONE, Graph, Work
-from rankscope.analysis.replay.surplus import without_launches
+from rankscope.analysis.replay.surplus import as_others, without_launches
 
 _TARGETS: dict[str, tuple[Work, ...]] = {
     "compute": (Work.COMPUTE,),
@@ -102,7 +102,7 @@ def apply(graph: Graph, change: Change, weight: Column) -> Column:
         raise AnalysisError(f"{change.text}: no such work was recorded")
     result = weight.astype(float)
     if change.factor is not None:
-        result[rows] *= change.factor
+        result[rows] *= np.where(result[rows] > 0, change.factor, 1)  # below 0: idle time that a change removed
     elif change.even:
         result[rows] *= _to_mean(graph, rows, weight)
     else:
@@ -144,23 +144,17 @@ def _to_mean(graph: Graph, rows: Column, weight: Column) -> Column:
 
 
 def _medians(graph: Graph, rows: Column, same: Column, weight: Column) -> Column:
-    """Return the chosen edges' work, scaled so that each name's sum in a step is the median of the other ranks'.
-
-    Work that most other ranks do not do at all becomes 0.
-    """
+    """Return the chosen edges' work, scaled so that each name's sum in a step is the median of the other ranks'."""
     edges = graph.edges
-    keys = np.stack([edges.step, edges.work, edges.name], axis=1)
-    _, key = np.unique(keys[same], axis=0, return_inverse=True)
+    keys, key = np.unique(np.stack([edges.step, edges.work, edges.name], axis=1)[same], axis=0, return_inverse=True)
     of_edge = np.full(len(edges), NONE)
     of_edge[same] = key.ravel()
     ranks = np.unique(edges.rank[same])
     at = group_by.of_keys(edges.rank, ranks)
-    count = int(of_edge.max(initial=-1)) + 1
-    sums = np.bincount((of_edge * len(ranks) + at)[same], weight[same], count * len(ranks)).reshape(count, -1)
-    factors = np.ones(sums.shape)
+    sums = np.bincount((of_edge * len(ranks) + at)[same], weight[same], len(keys) * len(ranks))
     chosen = np.isin(ranks, np.unique(edges.rank[rows]))
-    others = sums[:, ~chosen]
-    if not others.shape[1]:
+    if chosen.all():
         raise AnalysisError("the median of the other ranks is unknown: there is no other rank; name some with rankN.")
-    factors[:, chosen] = np.median(others, axis=1)[:, None] / np.maximum(sums[:, chosen], 1)
+    group = np.unique(keys[:, :2], axis=0, return_inverse=True)[1].ravel()
+    factors = as_others(sums.reshape(len(keys), -1), group, chosen)
     return np.asarray(weight[rows] * factors[of_edge[rows], at[rows]])

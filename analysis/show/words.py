@@ -83,7 +83,9 @@ def clock_words(clock: Json | None) -> str:
 def verdict_sentence(summary: Json) -> str:
     """Return the verdict in one or two sentences: which rank is late, by how much and why, and if the trace agrees."""
     found, traced = summary["stragglers"], summary["stragglers"]["traced"]
-    said = _verdict(summary) + _of_stages(summary["findings"])
+    said, stages = _verdict(summary), _of_stages(summary["findings"])
+    if stages:
+        said = stages if found["verdict"] == "none" else f"{said} {stages}"
     if found["window"] == "trace" or traced["rank"] == found["rank"] or found["rank"] in traced["ranks"]:
         return said
     if traced["rank"] is None:
@@ -142,7 +144,8 @@ def _of_stages(findings: list[Json]) -> str:
     uneven = next((item for item in findings if item["id"] == "uneven_stages"), None)
     if uneven is None:
         return ""
-    return f" Stage {uneven['evidence']['stage']} of the pipeline ({ranks_words(uneven['ranks'], 0)}) computes longest."
+    who = ranks_words(uneven["ranks"], 0)
+    return f"Stage {uneven['evidence']['stage']} of the pipeline ({who}) computes longest, and the others wait for it."
 
 
 def _apart(summary: Json) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.collective_kinds import FEEDING
+from rankscope.analysis.core.collective_kinds import FEEDING, POINT_TO_POINT
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.job import late_rank, slow_steps
@@ -21,6 +21,7 @@ from rankscope.analysis.job.timed_calls import TimedCalls, by_size, match, read_
 from rankscope.analysis.job.traced import Traced
 from rankscope.analysis.job.variation import of_steps
 from rankscope.analysis.job.window import Window
+from rankscope.analysis.measure.dimensions import exchanges_activations, names_by_group
 from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.measure.stragglers import NO_COLLECTIVE
@@ -122,6 +123,9 @@ def read(recording: Recording) -> tuple[Unprofiled, list[Notice]]:
     return without, notices
 
 
+_METRICS = 3  # all-gathers a step and rank that may be of metrics; an object needs two
+
+
 def _held(verdict: JobVerdict, recording: Recording, *, shares_gpu: bool) -> JobVerdict:
     """Return the verdict, or undetermined if the ranks' times say nothing about one another."""
     reason = NO_COLLECTIVE if recording.independent else None
@@ -146,10 +150,22 @@ def _several_groups(recording: Recording) -> bool:
 
 
 def _waits_within_passes(recording: Recording) -> bool:
-    """Return whether the layers of the traced job need the results of collectives; one call a step is for a metric."""
-    calls = recording.calls
-    feeding = calls.where("kind", lambda word: word in FEEDING) & (calls["group_size"] != 1)
-    return int(feeding.sum()) > len(recording.ranks) * len(np.unique(calls["step"][feeding]))
+    """Return whether ranks of the traced job wait for each other within their passes, for data of the next layer.
+
+    That are activations, messages, parameters of FSDP and tokens for experts. A few other all-gathers in a step are for
+    metrics.
+    """
+    calls, steps = recording.calls, recording.steps_analysed
+    calls = calls.take((calls["group_size"] != 1) & np.isin(calls["step"], steps))
+    if not len(calls):
+        return False
+    of_group = names_by_group(recording)
+    activations = np.array([exchanges_activations(of_group[code]) for code in calls["group_id"].tolist()], bool)
+    gathers = calls.where("kind", lambda word: word == "allgather")
+    feeding = calls.where("kind", lambda word: word in FEEDING or word in POINT_TO_POINT) & ~gathers
+    feeding |= activations | (gathers & (calls["scope"] >= 0))
+    rank_steps = len(recording.ranks) * len(steps)
+    return int(feeding.sum()) >= 2 * rank_steps or int((gathers & ~feeding).sum()) > _METRICS * rank_steps
 
 
 def _traced(recording: Recording, overhead: float | None) -> Traced | None:

@@ -186,7 +186,7 @@ class _Clock:
         self._patient = config.script is not None or config.compile != "off"
         self._runs_on, self._ranks = config.run_on, config.world_size // config.launch.nnodes
         self._passes, self._exported = passes, 0
-        self._begun = self._moved = self._last = time.monotonic()
+        self._begun = self._moved = self._stepped = self._last = time.monotonic()
         self._before: dict[int, RankProgress] = {}
 
     def exceeded(self, ranks: dict[int, RankProgress]) -> Cut | None:
@@ -196,12 +196,14 @@ class _Clock:
             self._begun += now - self._last
             self._moved = now
         self._last = now
-        if not stand_still(self._before, ranks) or self._sets_up(ranks) or self._exports(ranks):
+        if not stand_still(self._before, ranks):
+            self._stepped = now
+        if self._stepped == now or self._sets_up(ranks) or self._exports(ranks):
             self._moved = now
         self._before = ranks
         if self._end is not None and time.time() > self._end - limits.reserve_s:
             text = f"SLURM ends this job within {limits.reserve_s} s (launch.reserve_s); request more time"
-            return Cut("time_limit", text, stands_still=now - self._moved > _AT_WORK_S)
+            return Cut("time_limit", text, stands_still=self._stands_still(now))
         stalled = now - self._moved > limits.stall_timeout_s
         if _recorded(ranks, self._ranks):
             waits = self._runs_on and any(said.phase != ENDED for said in ranks.values())
@@ -209,7 +211,7 @@ class _Clock:
             return Cut("stall", text) if stalled and not waits else None
         if now - self._begun > limits.timeout_s:
             text = f"the pass did not end in time (launch.timeout_s={limits.timeout_s:g})"
-            return Cut("timeout", text, stands_still=now - self._moved > _AT_WORK_S)
+            return Cut("timeout", text, stands_still=self._stands_still(now))
         if stalled:
             text = f"no rank made progress (launch.stall_timeout_s={limits.stall_timeout_s:g})"
             if not ranks and limits.rdzv_endpoint != "auto":  # torchrun waits for ever, and says nothing
@@ -220,9 +222,12 @@ class _Clock:
             return Cut("stall", text)
         return None
 
+    def _stands_still(self, now: float) -> bool:
+        return now - self._stepped > min(_AT_WORK_S, self._limits.timeout_s / 2)
+
     def _waits_for_turn(self, ranks: Mapping[int, RankProgress]) -> bool:
-        """Return whether this run waits for others on this host. Until it may set up, its ranks report nothing."""
-        return self._limits.turn is not None and all(said.phase == TURN for said in ranks.values())
+        """Return whether this run waits until others on this host have measured, or have set up."""
+        return len(ranks) >= self._ranks and all(said.phase == TURN for said in ranks.values())
 
     def _sets_up(self, ranks: Mapping[int, RankProgress]) -> bool:
         """Return whether no step was made yet where the first one may take any time: to load, tokenise, compile."""

@@ -13,7 +13,7 @@ from rankscope.analysis.align.groups import group_name
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.intervals import Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
-from rankscope.analysis.core.parquet import LazyTable
+from rankscope.analysis.core.packed import LazyTable
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.measure.breakdown import communication_sets
 from rankscope.analysis.rank.rank_data import RankData

@@ -14,6 +14,7 @@ from rankscope.analysis import load, summarise
 from rankscope.analysis.commands.analyze import main
 from rankscope.analysis.core.kernel_families import is_matmul, uses_tensor_cores
 from rankscope.analysis.core.limits import Limits, parse
+from rankscope.analysis.core.table import Table
 from rankscope.analysis.explain import findings
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.measure.ceilings import Ceilings
@@ -207,6 +208,19 @@ def test_advice_about_gradients_is_for_gradients(dimension: str, gradients: bool
     assert bool(exposed.overrides) == gradients and exposed.recoverable_ms == 10
     assert exposed.advice.endswith(f"allreduce of {dimension}") != gradients
     assert ("no_overlap" in claims) == gradients
+
+
+def test_exposed_activations_do_not_mean_that_gradients_overlap_badly() -> None:
+    """One hidden all-reduce of gradients, and ten exposed ones of tensor parallelism."""
+    hidden, exposed = all_reduces([10**8], took_ms=1), all_reduces([10**6] * 10, exposed_ms=1, took_ms=1)
+    exposed = exposed.with_columns(group_id=np.ones(len(exposed), np.int32), call=exposed["call"] + 1000)
+    both = Table(
+        {name: np.concatenate([hidden[name], exposed[name]]) for name in hidden.columns},
+        {**hidden.words, "group_id": ["0|[0, 1]", "1|[0, 1]"]},
+    )
+    table = steps(exposed_transfer=[10, 10], comm=[11, 11])
+    claims = found(facts(table, calls=both, dimension_of={0: "dp", 1: "tp"}))
+    assert "no_overlap" not in claims and claims["exposed_comm"].advice.endswith("allreduce of tp")
 
 
 def test_a_long_pause_is_not_one_of_launches() -> None:

@@ -247,14 +247,23 @@ def test_after_the_fix_the_next_rank_is_the_latest() -> None:
     assert found.rank == 1 and found.gain_ns == pytest.approx(7e6)
 
 
-def held(verdict: JobVerdict, calls: list[tuple[int, str, list[int]]]) -> str:
-    """Return the verdict of a plain window if the trace of one step has these calls: group, kind, ranks."""
+def held(verdict: JobVerdict, calls: list[tuple[int, str, list[int]]], called: str = "", steps: int = 1) -> str:
+    """Return the verdict of a plain window if the first step of the trace has these calls: group, kind, ranks.
+
+    `called`: how the job describes group 0.
+    """
     rows = [(group, kind, rank, len(ranks)) for group, kind, ranks in calls for rank in ranks]
     groups, kinds, ranks, sizes = map(np.array, zip(*rows, strict=True))
     words, codes = np.unique(kinds, return_inverse=True)
     table = {"group_id": groups, "kind": codes, "rank": ranks, "group_size": sizes, "step": np.full(len(rows), 4)}
+    table |= {"scope": np.full(len(rows), -1)}
     recording: Any = SimpleNamespace(
-        calls=Table(table, {"kind": words.tolist()}), independent=False, ranks=sorted(set(ranks.tolist()))
+        calls=Table(table, {"kind": words.tolist(), "group_id": [f"{group}|[0, 1]" for group in range(2)]}),
+        independent=False,
+        ranks=[SimpleNamespace(descriptions={"0": called}) for _ in set(ranks.tolist())],
+        steps_analysed=list(range(4, 4 + steps)),
+        run_dir=None,
+        world_size=2,
     )
     return _held(verdict, recording, shares_gpu=False).verdict
 
@@ -266,15 +275,24 @@ def test_without_timed_collectives_several_groups_leave_it_open(other: list[int]
 
 
 @pytest.mark.parametrize(
-    ("kinds", "verdict"),
+    ("kinds", "called", "verdict"),
     [
-        (["allgather", "allgather", "reducescatter"], "undetermined"),  # FSDP: forward and backward pass
-        (["alltoall"] * 4, "undetermined"),  # experts
-        (["allreduce"] * 4, "none"),  # DDP
-        (["allreduce", "allgather"], "none"),  # DDP and a metric
+        (["allgather"] * 4 + ["reducescatter"] * 2, "", "undetermined"),  # FSDP
+        (["alltoall"] * 4, "", "undetermined"),  # experts
+        (["allreduce"] * 4, "tp", "undetermined"),
+        (["send", "recv"] * 2, "", "undetermined"),  # a pipeline
+        (["allreduce"] * 4, "", "none"),  # DDP
+        (["allreduce", "allgather", "allgather"], "", "none"),  # DDP and a gathered object
     ],
 )
-def test_without_timed_collectives_nobody_knows_who_waits_within_a_pass(kinds: list[str], verdict: str) -> None:
+def test_without_timed_collectives_nobody_knows_who_waits_within_a_pass(
+    kinds: list[str], called: str, verdict: str
+) -> None:
     calls = [(0, kind, [0, 1]) for kind in kinds]
-    assert held(JobVerdict(verdict="none", window="plain"), calls) == verdict
-    assert held(JobVerdict(verdict="none", window="timed"), calls) == "none"
+    assert held(JobVerdict(verdict="none", window="plain"), calls, called) == verdict
+    assert held(JobVerdict(verdict="none", window="timed"), calls, called) == "none"
+
+
+def test_what_is_gathered_in_one_step_of_some_is_no_layer() -> None:
+    calls = [(0, "allgather", [0, 1])] * 4
+    assert held(JobVerdict(verdict="none", window="plain"), calls, steps=4) == "none"

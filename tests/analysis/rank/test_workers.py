@@ -87,7 +87,7 @@ def test_a_broken_entry_is_made_again(traces: Path, cache: Path, reads: list[str
 def test_a_broken_table_is_made_again(traces: Path, cache: Path) -> None:
     expected = load(traces, options=Options()).kernels()
     for entry in entries(cache):
-        (entry / "kernels.parquet").write_bytes(b"PAR1 junk PAR1")
+        (entry / "kernels.z").write_bytes(b"junk")
     found = load(traces, options=Options()).kernels()
     assert found["start_ns"].equals(expected["start_ns"]) and list(found["name"]) == list(expected["name"])
 

@@ -178,14 +178,14 @@ def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
     assert found.stdout.strip() == ""
 
 
-def test_tables_are_written_without_pandas(tmp_path: Path) -> None:
+def test_tables_are_kept_without_pandas_and_arrow(tmp_path: Path) -> None:
     """It would cost more to import than a small analysis takes."""
     code = (
-        "import sys, pathlib; from rankscope.analysis.core.parquet import write_table; "
+        "import sys, pathlib; from rankscope.analysis.core.packed import write_table; "
         "from rankscope.analysis.read.kineto.reader import read; "
         f"trace = read(pathlib.Path({str(TRACES[0])!r}), fast=False); "
-        "write_table(pathlib.Path(sys.argv[1], 'host.parquet'), trace.host); "
-        "print('pandas' in sys.modules)"
+        "write_table(pathlib.Path(sys.argv[1], 'host.z'), trace.host); "
+        "print('pandas' in sys.modules or 'pyarrow' in sys.modules)"
     )
     found = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "False"

@@ -31,6 +31,9 @@ class Job:
     transfer: int = 2 * MS
     synchronises: bool = False  # at the end of each step
     reduces: bool = True  # False: one rank without DDP
+    hosts: tuple[int, ...] = ()  # by rank, how many times as long `host` takes
+    named: tuple[str, ...] = ()  # by rank, in front of the names of its kernels
+    thinks: int = 0  # ns of Python on rank 0 before the first of its further kernels
     more: tuple[int, ...] = ()  # further kernels by rank, before forward
     copy: int = 0  # of a batch from pageable memory: the call returns with its end
     started: tuple[int, ...] = field(default=())
@@ -75,7 +78,7 @@ class _Rank:
 
     def call(self, name: str) -> int:
         """Do a runtime call after the host's work; returns when it began."""
-        self.host += self.job.host
+        self.host += self.job.host * (self.job.hosts[self.rank] if self.job.hosts else 1)
         began = self.host
         self.correlation += 1
         self.host += _CALL
@@ -83,6 +86,7 @@ class _Rank:
         return began
 
     def kernel(self, name: str, took: int, after: int = 0) -> int:
+        name = (self.job.named[self.rank] if self.job.named else "") + name
         start = max(self.call("cudaLaunchKernel") + _LATENCY, self.free[7] + _BETWEEN, after)
         self.free[7] = start + took
         self.event("kernel", name, start, start + took, 7, **self._on(7))
@@ -104,6 +108,8 @@ class _Rank:
         self.host = waited
         if job.copy:
             self.copied(job.copy)
+        if self.rank == 0:
+            self.host += job.thinks
         for _ in range(job.more[self.rank] if job.more else 0):
             self.kernel("product", 100 * US)
         for number in range(job.kernels):

@@ -124,6 +124,20 @@ def test_kernels_that_do_not_run_need_no_launch(seed: int, usual: int, tmp_path:
     assert found.predicted_ms == pytest.approx(simulate(healthy) / MS, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(world=3, hosts=(3, 1, 1), named=("large_", "", ""), compute=(10 * US,) * 3),
+        Job(world=3, thinks=20 * MS, more=(1, 0, 0)),
+    ],
+    ids=["the same work has other names", "Python before a launch"],
+)
+def test_a_slow_host_is_not_mended_by_other_kernels(job: Job, tmp_path: Path) -> None:
+    before = simulate(job, tmp_path)
+    found = predict(load(tmp_path), ["rank0.compute=median"])
+    assert found.predicted_ms == pytest.approx(before / MS, rel=0.01)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_work_that_is_spread_evenly_keeps_its_sum(seed: int, tmp_path: Path) -> None:
     healthy = random_job(seed)

@@ -50,12 +50,13 @@ def test_a_job_that_works_is_not_stopped(
 
 
 def test_waiting_for_other_runs_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks report nothing while another run measures, then they wait for their turn; both may take any time."""
+    """It may take any time to wait until others have measured, before setting up and after it."""
     now = 0.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     config = RunConfig(launch=LaunchConfig(turn="file", timeout_s=100))
     clock = _Clock(config, [RunDir(Path()).for_pass("plain")])
-    seen: list[dict[int, RankProgress]] = [{}] * 1000 + [{0: SETS_UP}] * 50 + [{0: RankProgress(phase="turn")}] * 1000
+    seen: list[dict[int, RankProgress]] = [{0: RankProgress(phase="turn")}] * 1000 + [{0: SETS_UP}] * 50
+    seen += [{0: RankProgress(phase="turn")}] * 1000
     seen += [{0: RankProgress(phase="measure", step=step)} for step in range(200)]
     cuts = []
     for second, ranks in enumerate(seen):
@@ -66,6 +67,37 @@ def test_waiting_for_other_runs_is_not_limited(monkeypatch: pytest.MonkeyPatch) 
     cut = cuts[first]
     assert cut is not None and cut.kind == "timeout"
     assert not cut.stands_still  # it made a step a second ago
+
+
+def test_a_rank_that_hangs_while_others_wait_for_their_turn_is_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = _Clock(RunConfig(world_size=2), [RunDir(Path()).for_pass("plain")])
+    while now < 1000 and (cut := clock.exceeded({0: RankProgress(phase="turn"), 1: SETS_UP})) is None:
+        now += 1.0
+    assert cut is not None and cut.kind == "stall"
+
+
+@pytest.mark.parametrize("config", [SCRIPT, RunConfig(launch=LaunchConfig(timeout_s=25))])
+def test_a_job_that_hangs_from_the_start_stands_still(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script may set up for any time, but when its time is over, it is asked what it waits for."""
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = _Clock(config, [RunDir(Path()).for_pass("plain")])
+    cut = None
+    while cut is None:
+        now += 1.0
+        cut = clock.exceeded({0: SETS_UP})
+    assert cut.kind == "timeout" and cut.stands_still
+
+
+def test_ranks_that_report_nothing_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = _Clock(RunConfig(launch=LaunchConfig(turn="file")), [RunDir(Path()).for_pass("plain")])
+    while now < 1000 and clock.exceeded({}) is None:
+        now += 1.0
+    assert now < 1000
 
 
 def test_a_set_up_ends_with_the_pass_at_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
