@@ -7,12 +7,11 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.parts import BETWEEN_COLLECTIVES
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.job.cause import Why
 from rankscope.analysis.job.host_pace import leads
 from rankscope.analysis.job.window import Window
-
-BETWEEN = "between collectives, as the trace shows"
 
 
 class Traced(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,4 +44,4 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
         longer = self.compute_ns[own] - float(np.median([self.compute_ns[rank] for rank in others]))
         if longer < limits.cause_share * lateness_ns:
             return None
-        return Why(cause="compute", part=BETWEEN, excess_ns=longer, holds_passes=True)
+        return Why(cause="compute", part=BETWEEN_COLLECTIVES, excess_ns=longer, holds_passes=True)

@@ -1,7 +1,7 @@
 """Sentences shared by the terminal, Markdown, HTML and exports. Input: parts of `summary.json`. Output: text."""
 
 from rankscope.analysis.core.json import Json
-from rankscope.analysis.job.traced import BETWEEN
+from rankscope.analysis.core.parts import BETWEEN_COLLECTIVES
 
 _CAUSE = {
     "compute": "it computes longer",
@@ -89,7 +89,7 @@ def verdict_sentence(summary: Json) -> str:
     if found["window"] == "trace" or traced["rank"] == found["rank"] or found["rank"] in traced["ranks"]:
         return said
     if traced["rank"] is None:
-        if traced["verdict"] == "undetermined" or found["part"] == BETWEEN:
+        if traced["verdict"] == "undetermined" or found["part"] == BETWEEN_COLLECTIVES:
             return said
         return f"{said} The traced steps do not show it."
     why = ", because it computes longer." if traced["cause"] == "compute" else ": profilers slow hosts unevenly."
