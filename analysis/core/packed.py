@@ -16,6 +16,9 @@ from rankscope.analysis.core.sparse import Sparse
 from rankscope.analysis.core.table import Table
 from rankscope.conf.files import open_regular
 
+_SIZE = 8  # bytes that say how long the part before the arrays is
+_NOTHING = memoryview(b"")
+
 
 class LazyTable(Table):
     """A table that is read when its columns are first used."""
@@ -36,8 +39,29 @@ class LazyTable(Table):
 
 
 def write_table(path: Path, table: Table) -> None:
-    """Write a table. zlib's checksum is behind it, because a changed bit can be another number."""
-    path.write_bytes(isal_zlib.compress(msgspec.msgpack.encode(table, enc_hook=plain), 1))
+    """Write a table. zlib's checksum is behind it, because a changed bit can be another number.
+
+    Arrays follow the rest one by one, because a copy of all of them would take as much memory as they do.
+    """
+    arrays: list[Any] = []
+    at = 0
+
+    def aside(value: Any) -> Any:
+        nonlocal at
+        if not isinstance(value, np.ndarray):
+            return plain(value)
+        arrays.append(value)
+        at += value.nbytes
+        return {"aside": value.dtype.str, "count": len(value), "at": at - value.nbytes}
+
+    head = msgspec.msgpack.encode(table, enc_hook=aside)
+    packer = isal_zlib.compressobj(1)
+    with path.open("wb") as file:
+        for part in (len(head).to_bytes(_SIZE, "little"), head):
+            file.write(packer.compress(part))
+        for array in arrays:
+            file.write(packer.compress(np.ascontiguousarray(array).view(np.uint8).data))
+        file.write(packer.flush())
 
 
 def read_table(path: Path) -> Table:
@@ -48,7 +72,8 @@ def read_table(path: Path) -> Table:
         text = isal_zlib.decompress(data)
     except isal_zlib.error as error:  # type: ignore[misc]  # an alias that the stubs do not know
         raise ValueError(f"{path}: {error}") from None
-    table: Table = restored(msgspec.msgpack.decode(text))
+    begin = _SIZE + int.from_bytes(text[:_SIZE], "little")
+    table: Table = restored(msgspec.msgpack.decode(memoryview(text)[_SIZE:begin]), memoryview(text)[begin:])
     return table
 
 
@@ -67,16 +92,24 @@ def plain(value: Any) -> Any:
     raise NotImplementedError(type(value))
 
 
-def restored(value: Any) -> Any:
-    """Return what `plain` was given; anything else as it is."""
+def restored(value: Any, arrays: memoryview = _NOTHING) -> Any:
+    """Return what `plain` was given; anything else as it is. `arrays` holds those that are written aside."""
     if not isinstance(value, dict):
         return value
+    if "aside" in value:
+        return (
+            np.frombuffer(arrays, value["aside"], value["count"], value["at"])
+            if value["count"]
+            else np.zeros(0, value["aside"])
+        )
     if "array" in value:
         return np.frombuffer(value["bytes"], value["array"]).reshape(value["shape"])
     if "sparse" in value:
-        return Sparse(restored(value["rows"]), restored(value["sparse"]), value["length"], value["fill"])
+        return Sparse(
+            restored(value["rows"], arrays), restored(value["sparse"], arrays), value["length"], value["fill"]
+        )
     if list(value) == ["range"]:
         return range(*value["range"])
     if "table" in value:
-        return Table({name: restored(column) for name, column in value["table"].items()}, value["words"])
+        return Table({name: restored(column, arrays) for name, column in value["table"].items()}, value["words"])
     return value
