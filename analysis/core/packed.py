@@ -97,17 +97,13 @@ def restored(value: Any, arrays: memoryview = _NOTHING) -> Any:
     if not isinstance(value, dict):
         return value
     if "aside" in value:
-        return (
-            np.frombuffer(arrays, value["aside"], value["count"], value["at"])
-            if value["count"]
-            else np.zeros(0, value["aside"])
-        )
+        kind = np.dtype(value["aside"])
+        return np.frombuffer(arrays[value["at"] :][: value["count"] * kind.itemsize], kind)
     if "array" in value:
         return np.frombuffer(value["bytes"], value["array"]).reshape(value["shape"])
     if "sparse" in value:
-        return Sparse(
-            restored(value["rows"], arrays), restored(value["sparse"], arrays), value["length"], value["fill"]
-        )
+        rows, values = (restored(value[name], arrays) for name in ("rows", "sparse"))
+        return Sparse(rows, values, value["length"], value["fill"])
     if list(value) == ["range"]:
         return range(*value["range"])
     if "table" in value:
