@@ -251,6 +251,7 @@ class _Builder:
                 "name": self._coded(kernels.words["name"])[kernels["name"]],
                 "shared": (_of_rows(calls["wait_ns"], of_call) != UNKNOWN) & (_of_rows(calls["call"], of_call) >= 0),
                 "of_call": of_call,
+                "pageable": kernels.where("name", lambda word: "ageable" in word),
                 **{name: kernels[name] for name in ("role", "stream", "correlation", "step")},
             }
         )

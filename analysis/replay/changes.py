@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core import group_by, rank_list
+from rankscope.analysis.core.collective_kinds import FEEDING
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.replay.graph import NEVER, NONE, Graph, Work
@@ -135,12 +136,35 @@ def _added(graph: Graph, rows: Column, weight: Column, added_ms: float) -> Colum
 
 
 def _to_mean(graph: Graph, rows: Column, weight: Column) -> Column:
-    """Return the factor of each chosen edge with which its rank's sum in a step becomes the mean of these ranks."""
-    steps, at = np.unique(graph.edges.step[rows], return_inverse=True)
+    """Return the factor of each chosen edge with which its rank's sum becomes the mean of these ranks.
+
+    The sums are those of a step. If ranks wait for each other within it, for data that the next layer computes with,
+    they are those between two such collectives.
+    """
+    step = np.unique(graph.edges.step[rows], return_inverse=True)[1].ravel()
     ranks, rank = np.unique(graph.edges.rank[rows], return_inverse=True)
-    sums = np.bincount(at.ravel() * len(ranks) + rank.ravel(), weight[rows], len(steps) * len(ranks))
+    key = np.unique(np.stack([step, _place(graph, rows)]), axis=1, return_inverse=True)[1].ravel()
+    sums = np.bincount(key * len(ranks) + rank.ravel(), weight[rows], (int(key.max()) + 1) * len(ranks))
     sums = sums.reshape(-1, len(ranks))
-    return np.asarray((sums.mean(axis=1, keepdims=True) / np.maximum(sums, 1))[at.ravel(), rank.ravel()])
+    return np.asarray((sums.mean(axis=1, keepdims=True) / np.maximum(sums, 1))[key, rank.ravel()])
+
+
+def _place(graph: Graph, rows: Column) -> Column:
+    """Return how many collectives that the next layer waits for come before each chosen edge on its rank.
+
+    0 if the ranks have different numbers of them.
+    """
+    edges = graph.edges
+    feeding = np.array([name in FEEDING for name in graph.names] + [False])
+    collective = (edges.work == Work.TRANSFER) & feeding[edges.name]
+    found = np.zeros(int(rows.sum()), np.int64)
+    chosen = np.flatnonzero(rows)
+    ends = {}
+    for rank in np.unique(edges.rank[chosen]).tolist():
+        own = edges.rank[chosen] == rank
+        ends[rank] = np.sort(graph.time[edges.target[collective & (edges.rank == rank)]])
+        found[own] = np.searchsorted(ends[rank], graph.time[edges.source[chosen[own]]], "right")
+    return found if len({len(each) for each in ends.values()}) == 1 else np.zeros_like(found)
 
 
 def _medians(graph: Graph, rows: Column, same: Column, weight: Column) -> Column:

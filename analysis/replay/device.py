@@ -7,6 +7,8 @@ Input: a rank's tables on the common clock. Output: `Part`, with rows that `buil
 - A record starts after its launch, after the record before it on its stream, and after what its stream was told to wait
   for: a collective waits for the work launched before it, and the work after an event wait for the collectives before.
 - A call that waits for the device returns after the record that ended last before it returned.
+- The host also needs time for the memory of a copy that is not pinned, to get it or to return it. No record shows this:
+  what it does after such a copy, before it launches a kernel, is part of the copy if it takes at most twice as long.
 """
 
 import numpy as np
@@ -21,6 +23,7 @@ from rankscope.analysis.replay.part import Part
 
 _SHORT_NS = 10_000  # a call that takes longer may have waited for the device
 _FULL_QUEUE = 512  # launches that have not started: the driver holds about a thousand, fewer with several streams
+_LONG_NS = 1_000_000  # a copy or a pause that takes longer has much memory to do with
 _TAIL_NS = 50_000  # from the end of a record to the return of the call that waited for it
 _OF_ROLE = {COMPUTE: Work.COMPUTE, COPY: Work.COPY, COMMUNICATION: Work.COMMUNICATION}
 
@@ -46,8 +49,9 @@ def part_of(records: Table, calls: Table, waits: Intervals) -> Part:
     records = records.with_columns(
         launched_at=np.where(records["launched"] >= 0, 2 * row_of_call[records["launched"]], NONE)
     )
-    _thread(part, host)
-    _calls(part, host, records)
+    awaited, copying = _awaited(host, records)
+    _thread(part, host, _memory(host, records, copying))
+    _calls(part, host, records, awaited, copying)
     _records(part, records, calls)
     return part
 
@@ -73,8 +77,29 @@ def _host_rows(calls: Table, waits: Intervals) -> Table:
     return rows.with_columns(end=end)
 
 
-def _thread(part: Part, host: Table) -> None:
-    """Join what the host did: each row to the last one that had ended, on its own thread or on one that took turns."""
+def _memory(host: Table, records: Table, copying: Column) -> Column:
+    """Return before which rows the host handles the memory of a copy that is not pinned."""
+    found = np.zeros(len(host), bool)
+    kernels = set((records["launched_at"][records["role"] != COPY] // 2).tolist())
+    pause = host["start"][1:] - host["end"][:-1]
+    rows = np.flatnonzero(copying >= 0)
+    took = records["end"][copying[rows]] - records["start"][copying[rows]]
+    for row, length in zip(rows.tolist(), took.tolist(), strict=True):
+        if length < _LONG_NS or not records["pageable"][copying[row]]:
+            continue
+        for after in range(row + 1, len(host)):
+            if _LONG_NS <= pause[after - 1] <= 2 * length:
+                found[after] = True
+            if after in kernels:
+                break
+    return found
+
+
+def _thread(part: Part, host: Table, memory: Column) -> None:
+    """Join what the host did: each row to the last one that had ended, on its own thread or on one that took turns.
+
+    `memory`: before which rows it handles memory.
+    """
     at = np.arange(len(host))
     same = np.full(len(host), NONE)
     for own in group_by.positions(host["thread"]).values():
@@ -89,16 +114,15 @@ def _thread(part: Part, host: Table) -> None:
         source=point[rows],
         target=2 * rows,
         weight=part.time[2 * rows] - part.time[point[rows]],
-        work=int(Work.HOST),
+        work=np.where(memory[rows], int(Work.COPY), int(Work.HOST)),
         step=host["step"][rows],
         name=NONE,
     )
 
 
-def _calls(part: Part, host: Table, records: Table) -> None:
+def _calls(part: Part, host: Table, records: Table, awaited: Column, copying: Column) -> None:
     """Add the time inside calls, and what those that waited for the device waited for."""
     took = host["end"] - host["start"]
-    awaited, copying = _awaited(host, records)
     rows = np.flatnonzero(awaited >= 0)
     ended = records["end"][awaited[rows]]
     blocked = copying >= 0

@@ -35,6 +35,7 @@ class Job:
     named: tuple[str, ...] = ()  # by rank, in front of the names of its kernels
     thinks: int = 0  # ns of Python on rank 0 before the first of its further kernels
     more: tuple[int, ...] = ()  # further kernels by rank, before forward
+    releases: int = 0  # ns of the host after a copy, for its memory
     copy: int = 0  # of a batch from pageable memory: the call returns with its end
     started: tuple[int, ...] = field(default=())
 
@@ -108,6 +109,7 @@ class _Rank:
         self.host = waited
         if job.copy:
             self.copied(job.copy)
+            self.host += job.releases
         if self.rank == 0:
             self.host += job.thinks
         for _ in range(job.more[self.rank] if job.more else 0):

@@ -102,6 +102,7 @@ def test_a_change_brings_what_the_job_does_with_it(seed: int, tmp_path: Path) ->
         (replace(healthy, synchronises=True), "sync=instant", replace(healthy, synchronises=False)),
         (replace(healthy, copy=5 * MS), "copy*2", replace(healthy, copy=10 * MS)),
         (replace(healthy, copy=5 * MS), "copy=instant", healthy),  # the host does not wait for the device either
+        (replace(healthy, copy=5 * MS, releases=6 * MS), "copy=instant", healthy),
     ]
     for number, (recorded, change, then) in enumerate(cases):
         folder = tmp_path / str(number)
