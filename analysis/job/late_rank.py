@@ -82,6 +82,8 @@ def judge(
         )
     if found.rank is None and calls is None and (why_open := _maybe_late(window, usual, limits, varies)):
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=why_open)
+    if found.rank is not None and calls is None:
+        found = _at_least(found, window)
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
     found = msgspec.structs.replace(found, window=name, late_steps=numbered, step_ns=usual)
     if found.rank is None:
@@ -104,6 +106,15 @@ def judge(
     plain = window if plain is None or not plain.counted.any() else plain.only(plain.counted)
     gain = _gain(window, plain, np.where(its_rows, np.maximum(0.0, late_ns), 0.0), found.rank, why, pace)
     return msgspec.structs.replace(found, rank=window.ranks[found.rank], cause=why.cause, part=why.part, gain_ns=gain)
+
+
+def _at_least(found: JobVerdict, window: Window) -> JobVerdict:
+    """Return the verdict with an interval that holds what the others may have waited more than their parts show."""
+    its = [step for step, rank, _ in found.late_steps if rank == found.rank]
+    most = median_interval(from_parts(window, slower=slower_beside_waits(window))[found.rank][its])
+    if found.interval_ns is None or most is None:
+        return found
+    return msgspec.structs.replace(found, interval_ns=(found.interval_ns[0], max(found.interval_ns[1], most[1])))
 
 
 def _maybe_late(window: Window, step_ns: float, limits: Limits, varies: Column) -> str | None:

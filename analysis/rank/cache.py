@@ -70,7 +70,7 @@ def save(folder: Path, data: RankData, *, tables: bool = True) -> bool:
             if folder.exists():  # a broken one
                 folder.rename(Path(aside) / "old")
             entry.rename(folder)
-    except OSError:
+    except (OSError, ValueError):
         return False
     return True
 
@@ -90,5 +90,5 @@ class _Stored:
     def __call__(self) -> Table:
         try:
             return packed.read_table(self._path)
-        except (OSError, ValueError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return self._again()

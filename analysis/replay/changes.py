@@ -93,12 +93,11 @@ def _ranks(text: str | None) -> tuple[int, ...] | None:
 def apply(graph: Graph, change: Change, weight: Column) -> Column:
     """Return the weights after a change; `AnalysisError` if it concerns nothing that was recorded."""
     edges = graph.edges
-    rows = np.isin(edges.work, change.works)
-    if change.ranks is not None:
-        rows &= np.isin(edges.rank, change.ranks)
+    same = np.isin(edges.work, change.works)
     if change.kernel is not None:
         matches = np.array([re.search(change.kernel, name) is not None for name in graph.names] + [False])
-        rows &= matches[edges.name]
+        same &= matches[edges.name]
+    rows = same if change.ranks is None else same & np.isin(edges.rank, change.ranks)
     if not rows.any():
         raise AnalysisError(f"{change.text}: no such work was recorded")
     result = weight.astype(float)
@@ -107,7 +106,6 @@ def apply(graph: Graph, change: Change, weight: Column) -> Column:
     elif change.even:
         result[rows] *= _to_mean(graph, rows, weight)
     else:
-        same = np.isin(edges.work, change.works)
         result[rows] = _medians(graph, rows, same, weight)
         result = without_launches(graph, rows, same, result)
     nothing_left = change.factor == 0 or ((result == 0) & (weight > 0))
@@ -117,7 +115,8 @@ def apply(graph: Graph, change: Change, weight: Column) -> Column:
 
 def _waits(graph: Graph) -> Column:
     """Return which edges let the host wait for the device. Without the work that it waits for it does not wait."""
-    waits = np.isin(graph.edges.work, (Work.SYNC, Work.COPY))
+    of_device = np.concatenate([graph.records.start, graph.records.end])
+    waits = np.isin(graph.edges.work, (Work.SYNC, Work.COPY)) & np.isin(graph.edges.source, of_device)
     own = graph.records.edge
     waits[own[own != NONE]] = False
     return np.asarray(waits)
@@ -143,9 +142,12 @@ def _to_mean(graph: Graph, rows: Column, weight: Column) -> Column:
     """
     step = np.unique(graph.edges.step[rows], return_inverse=True)[1].ravel()
     ranks, rank = np.unique(graph.edges.rank[rows], return_inverse=True)
-    key = np.unique(np.stack([step, _place(graph, rows)]), axis=1, return_inverse=True)[1].ravel()
-    sums = np.bincount(key * len(ranks) + rank.ravel(), weight[rows], (int(key.max()) + 1) * len(ranks))
-    sums = sums.reshape(-1, len(ranks))
+    for place in (_place(graph, rows), np.zeros_like(step)):
+        key = np.unique(np.stack([step, place]), axis=1, return_inverse=True)[1].ravel()
+        sums = np.bincount(key * len(ranks) + rank.ravel(), weight[rows], (int(key.max()) + 1) * len(ranks))
+        sums = sums.reshape(-1, len(ranks))
+        if (sums > 0).all():
+            break  # otherwise a rank without work in a place could not get its part of it
     return np.asarray((sums.mean(axis=1, keepdims=True) / np.maximum(sums, 1))[key, rank.ravel()])
 
 
@@ -173,7 +175,7 @@ def _medians(graph: Graph, rows: Column, same: Column, weight: Column) -> Column
     keys, key = np.unique(np.stack([edges.step, edges.work, edges.name], axis=1)[same], axis=0, return_inverse=True)
     of_edge = np.full(len(edges), NONE)
     of_edge[same] = key.ravel()
-    ranks = np.unique(edges.rank[same])
+    ranks = np.unique(edges.rank[edges.rank != NONE])
     at = group_by.of_keys(edges.rank, ranks)
     sums = np.bincount((of_edge * len(ranks) + at)[same], weight[same], len(keys) * len(ranks))
     chosen = np.isin(ranks, np.unique(edges.rank[rows]))

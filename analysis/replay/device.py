@@ -8,7 +8,7 @@ Input: a rank's tables on the common clock. Output: `Part`, with rows that `buil
   for: a collective waits for the work launched before it, and the work after an event wait for the collectives before.
 - A call that waits for the device returns after the record that ended last before it returned.
 - The host also needs time for the memory of a copy that is not pinned, to get it or to return it. No record shows this:
-  what it does after such a copy, before it launches a kernel, is part of the copy if it takes at most twice as long.
+  what it does after such a copy, before it launches a kernel, is part of the copy if it takes about as long at most.
 """
 
 import numpy as np
@@ -24,6 +24,7 @@ from rankscope.analysis.replay.part import Part
 _SHORT_NS = 10_000  # a call that takes longer may have waited for the device
 _FULL_QUEUE = 512  # launches that have not started: the driver holds about a thousand, fewer with several streams
 _LONG_NS = 1_000_000  # a copy or a pause that takes longer has much memory to do with
+_MEMORY = 1.25  # times a copy: 1.0 and 1.2 were seen for copies to a device, far less for those from it
 _TAIL_NS = 50_000  # from the end of a record to the return of the call that waited for it
 _OF_ROLE = {COMPUTE: Work.COMPUTE, COPY: Work.COPY, COMMUNICATION: Work.COMMUNICATION}
 
@@ -78,20 +79,29 @@ def _host_rows(calls: Table, waits: Intervals) -> Table:
 
 
 def _memory(host: Table, records: Table, copying: Column) -> Column:
-    """Return before which rows the host handles the memory of a copy that is not pinned."""
+    """Return before which rows the host handles the memory of a copy that is not pinned.
+
+    It does so before it launches a kernel, waits for a batch, or copies as much again.
+    """
     found = np.zeros(len(host), bool)
-    kernels = set((records["launched_at"][records["role"] != COPY] // 2).tolist())
-    pause = host["start"][1:] - host["end"][:-1]
+    ends = np.zeros(len(host), bool)
+    ends[records["launched_at"][(records["role"] != COPY) & (records["launched_at"] >= 0)] // 2] = True
+    ends |= host["call"] == NONE
     rows = np.flatnonzero(copying >= 0)
     took = records["end"][copying[rows]] - records["start"][copying[rows]]
-    for row, length in zip(rows.tolist(), took.tolist(), strict=True):
-        if length < _LONG_NS or not records["pageable"][copying[row]]:
-            continue
-        for after in range(row + 1, len(host)):
-            if _LONG_NS <= pause[after - 1] <= 2 * length:
-                found[after] = True
-            if after in kernels:
+    long = rows[took >= _LONG_NS]
+    ends[long] = True
+    pause = np.append(0, host["start"][1:] - host["end"][:-1])
+    last = np.append(np.flatnonzero(ends), len(host) - 1)
+    for row in long[records["pageable"][copying[long]]].tolist():
+        copy = copying[row]
+        left = _MEMORY * float(records["end"][copy] - records["start"][copy])
+        until = int(last[np.searchsorted(last, row, "right")]) if row < len(host) - 1 else row
+        for after in (row + 1 + np.flatnonzero(pause[row + 1 : until + 1] >= _LONG_NS)).tolist():
+            left -= pause[after]
+            if left < 0:
                 break
+            found[after] = host["call"][after] != NONE
     return found
 
 

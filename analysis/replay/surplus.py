@@ -59,8 +59,8 @@ def _kept(graph: Graph, own: Column, rows: Column) -> Column:
         return np.ones(0)
     records = graph.records
     _, key = np.unique(np.stack([records.step[own], records.name[own]], axis=1), axis=0, return_inverse=True)
-    ranks, at = np.unique(records.rank[own], return_inverse=True)
-    key, at = key.ravel(), at.ravel()
+    ranks = np.unique(records.rank)
+    key, at = key.ravel(), np.searchsorted(ranks, records.rank[own])
     changed = rows[records.edge[own]]
     chosen = np.isin(ranks, np.unique(records.rank[own][changed]))
     if chosen.all():

@@ -205,7 +205,7 @@ def _stragglers(analysis: Analysis, staged: Sequence[Pipeline]) -> StragglerSumm
         named = {
             name: getattr(traced, name) for name in ("verdict", "rank", "ranks", "cause", "lateness_ms", "steps_late")
         }
-        own = None if job is None or traced.verdict != "undetermined" else job.reason
+        own = None if job is None or traced.rank is not None else job.reason
         return StragglerSummary(
             window="trace",
             **named,

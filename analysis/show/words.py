@@ -84,8 +84,8 @@ def verdict_sentence(summary: Json) -> str:
     """Return the verdict in one or two sentences: which rank is late, by how much and why, and if the trace agrees."""
     found, traced = summary["stragglers"], summary["stragglers"]["traced"]
     said, stages = _verdict(summary), _of_stages(summary["findings"])
-    if stages:
-        said = stages if found["verdict"] == "none" else f"{said} {stages}"
+    if stages and found["verdict"] in ("none", "undetermined"):
+        return stages
     if found["window"] == "trace" or traced["rank"] == found["rank"] or found["rank"] in traced["ranks"]:
         return said
     if traced["rank"] is None:
@@ -109,7 +109,9 @@ def _verdict(summary: Json) -> str:
             return "Only one rank, so nothing to wait for."
         if found["window"] == "timed" and found["reason"]:
             return f"No rank is known to be late in {of} steps{where}: {found['reason']}."
-        return f"No rank is late{f' in {of} steps{where}' if where else ''}."
+        only_traced = where and found["window"] == "trace"
+        without = f"; without it this is not known: {found['reason']}" if only_traced and found["reason"] else ""
+        return f"No rank is late{f' in {of} steps{where}' if where else ''}{without}."
     if found["verdict"] == "rotating":
         return f"Ranks take turns at being late ({late} of {of} steps{where}), by {found['lateness_ms']:.2f} ms."
     several = len(found["ranks"]) > 1
@@ -144,8 +146,8 @@ def _of_stages(findings: list[Json]) -> str:
     uneven = next((item for item in findings if item["id"] == "uneven_stages"), None)
     if uneven is None:
         return ""
-    who = ranks_words(uneven["ranks"], 0)
-    return f"Stage {uneven['evidence']['stage']} of the pipeline ({who}) computes longest, and the others wait for it."
+    stage, who = uneven["evidence"]["stage"], ranks_words(uneven["ranks"], 0)
+    return f"Stage {stage} of the pipeline ({who}) computes longest, and the others wait for it, as the trace shows."
 
 
 def _apart(summary: Json) -> bool:

@@ -92,6 +92,7 @@ def test_a_change_brings_what_the_job_does_with_it(seed: int, tmp_path: Path) ->
     late = seed % healthy.world
     slow = with_one(healthy.compute, late, healthy.compute[late] * 3 // 2)
     waits = with_one(healthy.loader, late, 30 * MS)
+    stalled = replace(healthy, loader=(60 * MS,) * healthy.world)
     cases = [
         (replace(healthy, compute=slow), f"rank{late}.compute=median", healthy),
         (replace(healthy, loader=waits), f"rank{late}.loader=median", healthy),
@@ -102,7 +103,8 @@ def test_a_change_brings_what_the_job_does_with_it(seed: int, tmp_path: Path) ->
         (replace(healthy, synchronises=True), "sync=instant", replace(healthy, synchronises=False)),
         (replace(healthy, copy=5 * MS), "copy*2", replace(healthy, copy=10 * MS)),
         (replace(healthy, copy=5 * MS), "copy=instant", healthy),  # the host does not wait for the device either
-        (replace(healthy, copy=5 * MS, releases=6 * MS), "copy=instant", healthy),
+        (replace(healthy, copy=5 * MS, releases=5 * MS), "copy=instant", healthy),
+        (replace(stalled, copy=5 * MS, releases=5 * MS), "copy=instant", stalled),
     ]
     for number, (recorded, change, then) in enumerate(cases):
         folder = tmp_path / str(number)
@@ -126,17 +128,24 @@ def test_kernels_that_do_not_run_need_no_launch(seed: int, usual: int, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "job",
+    ("job", "change"),
     [
-        Job(world=3, hosts=(3, 1, 1), named=("large_", "", ""), compute=(10 * US,) * 3),
-        Job(world=3, thinks=20 * MS, more=(1, 0, 0)),
+        (Job(world=3, hosts=(3, 1, 1), named=("large_", "", ""), compute=(10 * US,) * 3), "rank0.compute=median"),
+        (Job(world=3, thinks=20 * MS, more=(1, 0, 0)), "rank0.compute=median"),
+        (Job(world=3, thinks=8 * MS, copy=5 * MS), "rank0.copy=median"),
     ],
-    ids=["the same work has other names", "Python before a launch"],
+    ids=["the same work has other names", "Python before a launch", "Python after a copy"],
 )
-def test_a_slow_host_is_not_mended_by_other_kernels(job: Job, tmp_path: Path) -> None:
+def test_a_slow_host_is_not_mended_by_other_changes(job: Job, change: str, tmp_path: Path) -> None:
     before = simulate(job, tmp_path)
-    found = predict(load(tmp_path), ["rank0.compute=median"])
-    assert found.predicted_ms == pytest.approx(before / MS, rel=0.01)
+    assert predict(load(tmp_path), [change]).predicted_ms == pytest.approx(before / MS, rel=0.01)
+
+
+def test_kernels_that_no_other_rank_has_are_removed_by_name(tmp_path: Path) -> None:
+    job = Job(world=3, named=("large_", "", ""), more=(100, 0, 0))
+    simulate(job, tmp_path)
+    found = predict(load(tmp_path), ["rank0.kernel:product=median"])
+    assert found.predicted_ms == pytest.approx(simulate(replace(job, more=())) / MS, rel=0.02)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
