@@ -18,7 +18,8 @@ _OF_RANKS = {
     "data_stall": ("loader",),
 }
 # For findings about work that is spread unevenly: the sum over the ranks stays the same.
-_OF_UNEVEN = {"uneven_stages": "compute=mean"}
+_UNEVEN = ("uneven_stages",)
+_EVEN = "compute=mean"
 _OF_ALL = {
     "exposed_comm": ("transfer",),
     "exposed_gather": ("transfer",),
@@ -43,7 +44,7 @@ def changes_of(words: Sequence[str], findings: Sequence[Finding], world_size: in
         if word in by_id:
             mended = _changes(by_id[word], world_size)
             found += [change for change in mended if gpu or "launch" not in change]
-        elif word in _OF_RANKS or word in _OF_ALL or word in _OF_UNEVEN:
+        elif word in _OF_RANKS or word in _OF_ALL or word in _UNEVEN:
             there = ", ".join(by_id) or "none"
             raise AnalysisError(f"{word}: this recording has no such finding; it has {there}")
         else:
@@ -52,8 +53,8 @@ def changes_of(words: Sequence[str], findings: Sequence[Finding], world_size: in
 
 
 def _changes(finding: Finding, world_size: int) -> list[str]:
-    if finding.id in _OF_UNEVEN or finding.evidence.get("relieved_share", 1) < 1:
-        return [_OF_UNEVEN.get(finding.id, "compute=mean")]
+    if finding.id in _UNEVEN or finding.evidence.get("relieved_share", 1) < 1:
+        return [_EVEN]
     if finding.id in _OF_RANKS and len(finding.ranks) < world_size:
         ranks = ",".join(map(str, finding.ranks))
         return [f"ranks{ranks}.{work}=median" for work in _OF_RANKS[finding.id]]

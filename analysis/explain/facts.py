@@ -14,7 +14,7 @@ from rankscope.analysis.job.cpu_use import CpuUse
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.job.slow_steps import SlowSteps
 from rankscope.analysis.measure.ceilings import Ceilings
-from rankscope.analysis.measure.dimensions import exchanges_activations
+from rankscope.analysis.measure.dimensions import exchanging
 from rankscope.analysis.measure.pipeline_stages import Pipeline
 from rankscope.analysis.measure.stragglers import Verdict
 from rankscope.analysis.rank.rank_data import DeviceModel
@@ -108,18 +108,19 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         known = np.isin(self.calls["step"], self.steps["step"]) & (self.calls["transfer_clockfree_ns"] != UNKNOWN)
         calls = self.calls.take(known)
         hidden_not = np.minimum(np.maximum(0, calls["exposed_ns"]), np.maximum(0, calls["transfer_clockfree_ns"]))
+        group = np.where(np.isin(calls["group_id"], self._exchanging), calls["group_id"], -1)
+        keys, at = np.unique(np.stack([calls["kind"], group]), axis=1, return_inverse=True)
         found: dict[str, float] = {}
-        of = {code: OF_DIMENSION + self.dimension_of[code] for code in self._exchanging}
-        for kind, group, ns in zip(calls.texts("kind"), calls["group_id"].tolist(), hidden_not.tolist(), strict=True):
-            if kind is not None:
-                key = kind + of.get(group, "")
+        for (kind, code), ns in zip(keys.T.tolist(), np.bincount(at.ravel(), hidden_not).tolist(), strict=True):
+            if kind >= 0:
+                key = calls.words["kind"][kind] + (OF_DIMENSION + self.dimension_of[code] if code >= 0 else "")
                 found[key] = found.get(key, 0.0) + ns / len(self.steps)
         return found
 
     @property
     def _exchanging(self) -> list[int]:
         """Groups whose ranks exchange activations."""
-        return [code for code, name in self.dimension_of.items() if exchanges_activations(name)]
+        return exchanging(self.dimension_of)
 
     def sharded(self) -> bool:
         """Return whether FSDP launched collectives of the job."""

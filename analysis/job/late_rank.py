@@ -109,7 +109,7 @@ def judge(
 
 
 def _at_least(found: JobVerdict, window: Window) -> JobVerdict:
-    """Return the verdict with an interval that holds what the others may have waited more than their parts show."""
+    """Return the verdict with an interval that also covers waits that the parts of the others do not show."""
     its = [step for step, rank, _ in found.late_steps if rank == found.rank]
     most = median_interval(from_parts(window, slower=slower_beside_waits(window))[found.rank][its])
     if found.interval_ns is None or most is None:

@@ -168,6 +168,11 @@ def exchanges_activations(dimension: str) -> bool:
     return bool(parts & _ACTIVATIONS) and not parts & _GRADIENTS
 
 
+def exchanging(names: dict[int, str]) -> list[int]:
+    """Return the codes of the groups whose dimension exchanges activations."""
+    return [code for code, name in names.items() if exchanges_activations(name)]
+
+
 def _by_members(word: str, world_size: int, whole: str) -> str:
     members = group_members(word)
     if members is None:

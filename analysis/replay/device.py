@@ -8,7 +8,7 @@ Input: a rank's tables on the common clock. Output: `Part`, with rows that `buil
   for: a collective waits for the work launched before it, and the work after an event wait for the collectives before.
 - A call that waits for the device returns after the record that ended last before it returned.
 - The host also needs time for the memory of a copy that is not pinned, to get it or to return it. No record shows this:
-  what it does after such a copy, before it launches a kernel, is part of the copy if it takes about as long at most.
+  what it does after such a copy, before it launches a kernel, is part of the copy if it takes at most about as long.
 """
 
 import numpy as np
@@ -81,7 +81,7 @@ def _host_rows(calls: Table, waits: Intervals) -> Table:
 def _memory(host: Table, records: Table, copying: Column) -> Column:
     """Return before which rows the host handles the memory of a copy that is not pinned.
 
-    It does so before it launches a kernel, waits for a batch, or copies as much again.
+    It does so before it launches a kernel, waits for a batch, or makes another long copy.
     """
     found = np.zeros(len(host), bool)
     ends = np.zeros(len(host), bool)

@@ -21,7 +21,7 @@ from rankscope.analysis.job.timed_calls import TimedCalls, by_size, match, read_
 from rankscope.analysis.job.traced import Traced
 from rankscope.analysis.job.variation import of_steps
 from rankscope.analysis.job.window import Window
-from rankscope.analysis.measure.dimensions import exchanges_activations, names_by_group
+from rankscope.analysis.measure.dimensions import exchanging, names_by_group
 from rankscope.analysis.measure.loader import on_cpu
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.measure.stragglers import NO_COLLECTIVE
@@ -152,15 +152,14 @@ def _several_groups(recording: Recording) -> bool:
 def _waits_within_passes(recording: Recording) -> bool:
     """Return whether ranks of the traced job wait for each other within their passes, for data of the next layer.
 
-    That are activations, messages, parameters of FSDP and tokens for experts. A few other all-gathers in a step are for
-    metrics.
+    These data are activations, messages, parameters of FSDP and tokens for experts. A few other all-gathers in a step
+    are for metrics.
     """
     calls, steps = recording.calls, recording.steps_analysed
     calls = calls.take((calls["group_size"] != 1) & np.isin(calls["step"], steps))
     if not len(calls):
         return False
-    of_group = names_by_group(recording)
-    activations = np.array([exchanges_activations(of_group[code]) for code in calls["group_id"].tolist()], bool)
+    activations = np.isin(calls["group_id"], exchanging(names_by_group(recording)))
     gathers = calls.where("kind", lambda word: word == "allgather")
     feeding = calls.where("kind", lambda word: word in FEEDING or word in POINT_TO_POINT) & ~gathers
     feeding |= activations | (gathers & (calls["scope"] >= 0))

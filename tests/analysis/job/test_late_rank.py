@@ -167,6 +167,17 @@ def test_a_collection_in_every_fourth_step_of_one_rank() -> None:
     assert slow_steps.find(window(), Limits(), {}) is None
 
 
+def paced_by_devices(parts: dict[str, list[float]]) -> Window:
+    """Equal steps of two ranks whose hosts lead; ms, by rank."""
+    columns = {f"{name}_ns": np.repeat(np.array(ms)[:, None], 40, 1) * MS for name, ms in parts.items()}
+    return Window(
+        ranks=[0, 1],
+        steps=list(range(40)),
+        columns=columns | {"host_ahead": np.ones((2, 40))},
+        counted=np.ones(40, bool),
+    )
+
+
 @pytest.mark.parametrize(
     ("forward", "backward_compute", "verdict"),
     [
@@ -182,13 +193,16 @@ def test_ranks_that_wait_in_collectives_may_compute_slower(
     parts = {"forward": forward, "backward_compute": backward_compute, "optimizer": [2.6, 2.6]}
     end = max(map(sum, zip(forward, backward_compute, strict=True)))
     parts |= {"backward": [end - own + 0.6 for own in forward], "host": [end + 3.2] * 2, "device": [end + 3.2] * 2}
-    columns = {f"{name}_ns": np.repeat(np.array(ms)[:, None], 40, 1) * MS for name, ms in parts.items()}
-    steps = Window(
-        ranks=[0, 1],
-        steps=list(range(40)),
-        columns=columns | {"host_ahead": np.ones((2, 40))},
-        counted=np.ones(40, bool),
-    )
-    found = judge(steps, None, Limits())
+    found = judge(paced_by_devices(parts), None, Limits())
     assert found.verdict == verdict and found.rank == (0 if verdict == "persistent" else None)
     assert (found.reason or "").startswith("rank 1 computes") == (verdict == "undetermined")
+
+
+def test_the_interval_covers_waits_that_slow_what_the_others_compute() -> None:
+    """Forward 10 ms longer; the others' backward pass is 5 ms longer, and they wait for 5 ms."""
+    parts = {"forward": [28.0, 38.0], "backward_compute": [80.0, 75.0], "backward": [85.0, 75.0]}
+    parts |= {"optimizer": [2.0, 2.0], "host": [115.0] * 2, "device": [115.0] * 2}
+    found = judge(paced_by_devices(parts), None, Limits())
+    assert found.rank == 1 and found.lateness_ns == pytest.approx(5 * MS)
+    assert found.interval_ns is not None
+    assert list(found.interval_ns) == pytest.approx([5 * MS, 10 * MS])
