@@ -70,7 +70,7 @@ class PipelineTrainer:
         """Do one step. Forward and backward passes alternate, and both wait for other stages: one range, backward."""
         inputs, targets = _next_batch(batches, ranges, timer, faults, self._replica)
         losses: list[Tensor] = []
-        with ranges.forward:
+        with ranges.forward:  # empty, so that every step has all parts
             pass
         with ranges.backward, self._replica.autocast():
             self._pipeline.step(inputs, targets, losses)
