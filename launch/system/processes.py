@@ -23,6 +23,7 @@ POLL_S = 0.2
 
 _OTHERS: dict[int, set[int]] = {}  # agent -> the children that this process had before it
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NSYS = ("nsys", "QdstrmImporter")
 
 
 class Interrupted(BaseException):
@@ -115,24 +116,46 @@ def is_of_run(process: psutil.Process, value: str) -> bool:
 
 
 def end(process: subprocess.Popen[Any], run_dir: Path, grace_s: float) -> None:
-    """Ask `process` to stop, then kill it and every other process of the run; returns when none is left."""
+    """Ask `process` to stop, then kill it and every other process of the run; returns when none is left.
+
+    nsys writes its report only when its program has ended, so it gets `grace_s` once more after the others.
+    """
     if process.poll() is None:
         process.terminate()
         _wait(process, grace_s)
         process.kill()
         process.wait()
     _, alive = psutil.wait_procs(_left(process, run_dir), timeout=min(grace_s, 1.0))
+    writing = [leftover for leftover in alive if _is_nsys(leftover)]
+    if writing:
+        _kill([leftover for leftover in alive if leftover not in writing])
+        psutil.wait_procs(writing, timeout=grace_s)
+        alive = _left(process, run_dir)
     refused: set[psutil.Process] = set()  # they run as another user
     while alive:  # again, because a process may have started while the list was made
-        for leftover in alive:
-            try:
-                leftover.kill()
-            except psutil.NoSuchProcess:
-                continue
-            except psutil.AccessDenied:
-                refused.add(leftover)
+        refused |= _kill(alive)
         psutil.wait_procs([leftover for leftover in alive if leftover not in refused], timeout=1.0)
         alive = [leftover for leftover in _left(process, run_dir) if leftover not in refused]
+
+
+def _kill(found: list[psutil.Process]) -> set[psutil.Process]:
+    """Kill processes; returns those that this user may not kill."""
+    refused = set()
+    for process in found:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:
+            refused.add(process)
+    return refused
+
+
+def _is_nsys(process: psutil.Process) -> bool:
+    try:
+        return process.name().startswith(_NSYS)
+    except psutil.Error:
+        return False
 
 
 def _left(agent: subprocess.Popen[Any], run_dir: Path) -> list[psutil.Process]:

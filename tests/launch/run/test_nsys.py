@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankscope.conf import ConfigError, nsys_tool, parse_config
-from rankscope.conf.run_dir import RankDir
+from rankscope.conf.run_dir import RankDir, RunDir
 from rankscope.launch.main import main
 from rankscope.launch.system.nsys_command import profile_command
 
@@ -62,6 +62,26 @@ def test_an_nsys_that_misbehaves(
     if fake == "same-name":  # each rank has a file of its own all the same
         assert len({(pass_dir / rank / "nsys.nsys-rep").read_text() for rank in "01"}) == 2
     assert of_run(run_dir) == []
+
+
+def test_nsys_may_write_after_its_rank_was_ended(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    slow = (f"nsys.program={FAKES / 'slow' / 'nsys'}", "launch.grace_s=3")
+    launcher = start_launcher("passes=[nsys]", "profile.active=1000000", f"run_dir={run_dir}", *slow, analysis=ANALYSIS)
+    interrupt_in_the_window(launcher, run_dir, signal.SIGTERM)
+    reports = [rank.nsys_report for rank in RunDir(run_dir).for_pass("nsys").ranks()]
+    assert [report.read_text() for report in reports] == ["complete", "complete"]
+    assert of_run(run_dir) == []
+
+
+def interrupt_in_the_window(launcher: "subprocess.Popen[str]", run_dir: Path, signum: signal.Signals) -> None:
+    progress = RunDir(run_dir).for_pass("nsys").rank(0).progress
+    wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps")
+    launcher.send_signal(signum)
+    _, err = launcher.communicate(timeout=180)
+    assert launcher.returncode == 128 + signum
+    assert "Traceback" not in err
+    assert read_json(run_dir / "run.json")["status"] == "interrupted"
 
 
 def test_without_nsys_nothing_starts(
@@ -153,14 +173,10 @@ def test_interrupted_in_the_window(signum: signal.Signals, tmp_path: Path) -> No
     run_dir = tmp_path / "run"
     overrides = ("passes=[nsys]", "profile.active=1000000", f"run_dir={run_dir}")
     launcher = start_launcher(*overrides, analysis=ANALYSIS)
-    progress = run_dir / "passes" / "nsys" / "ranks" / "0" / "progress.json"
-    wait_for(lambda: progress.exists() and read_json(progress)["phase"] == "measure", "steps")
-    launcher.send_signal(signum)
-    _, err = launcher.communicate(timeout=180)
-    assert launcher.returncode == 128 + signum
-    assert "Traceback" not in err
-    assert read_json(run_dir / "run.json")["status"] == "interrupted"
-    assert all((progress.parents[1] / rank / "nsys.nsys-rep").exists() for rank in "01")
+    interrupt_in_the_window(launcher, run_dir, signum)
+    pass_dir = RunDir(run_dir).for_pass("nsys")
+    lost = [rank.rank for rank in pass_dir.ranks() if not rank.nsys_report.exists()]
+    assert lost == [], pass_dir.agent_log.read_text()
     assert of_run(run_dir) == []
 
 
