@@ -20,6 +20,7 @@ from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.finding import Finding, severity
 from rankscope.analysis.explain.gain_limit import Room
 from rankscope.analysis.explain.gather import facts_of
+from rankscope.analysis.explain.mending import Mending
 from rankscope.analysis.explain.rule import Advice, Claim, Rule
 from rankscope.analysis.job.cpu_use import CpuUse
 from rankscope.analysis.job.slow_steps import SlowSteps
@@ -148,7 +149,10 @@ def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
         found = unsure(found)
     if not facts.gpu and without.steps_vary_ms is not None:
         found = [_beyond_variation(item, without.steps_vary_ms) for item in found]
-    found = with_shared_time(found)
+    mending = Mending.of(recording, without.step_ms, _BY_ID) if any(map(_can_be_replayed, found)) else None
+    if mending is not None:
+        found = replayed(found, mending, seen, room, limits)
+    found = with_shared_time(found, mending)
     if recording.run_dir is None:
         return [in_own_words(item, keys=()) for item in found]
     return [in_own_words(item, keys=_OF_SCRIPTS) for item in found] if without.script else found
@@ -276,17 +280,36 @@ def _beyond_variation(item: Finding, steps_vary_ms: float) -> Finding:
     return msgspec.structs.replace(item, severity="low", evidence=evidence)
 
 
-def with_shared_time(found: list[Finding]) -> list[Finding]:
-    """Name in each finding the costlier finding that claims the same part of the step."""
+def _can_be_replayed(item: Finding) -> bool:
+    return item.recoverable_ms is not None and _BY_ID[item.id].mended is not None
+
+
+def replayed(found: list[Finding], mending: Mending, seen: bool, room: Room | None, limits: Limits) -> list[Finding]:
+    """Return the findings with replayed gains. That of a late rank is from the plain steps already if it was `seen`."""
+    known = [item if seen and _BY_ID[item.id].late_rank else mending.applied(item, room, limits) for item in found]
+    return _ranked([item for item in known if item is not None])
+
+
+def with_shared_time(found: list[Finding], mending: Mending | None = None) -> list[Finding]:
+    """Name in each finding the costlier finding whose fix saves the same time.
+
+    Without a replay of both, it is one that claims the same part of the step.
+    """
     result: list[Finding] = []
     for item in found:
-        part = _BY_ID[item.id].part
-        costlier = (other.id for other in result if other.recoverable_ms and _BY_ID[other.id].part == part)
-        before = next(costlier, None) if part is not None else None
-        if before is not None and item.recoverable_ms:
+        costlier = (other.id for other in result if _same_time(item, other, mending))
+        if item.recoverable_ms and (before := next(costlier, None)) is not None:
             item = msgspec.structs.replace(item, evidence=item.evidence | {"same_time_as": before})
         result.append(item)
     return result
+
+
+def _same_time(item: Finding, costlier: Finding, mending: Mending | None) -> bool:
+    if not costlier.recoverable_ms:
+        return False
+    share = None if mending is None else mending.share_time(item, costlier)
+    part = _BY_ID[item.id].part
+    return share if share is not None else part is not None and part == _BY_ID[costlier.id].part
 
 
 def in_own_words(item: Finding, keys: tuple[str, ...]) -> Finding:

@@ -33,6 +33,19 @@ Profiler = Literal["no", "shared", "own"]
 WORKERS = 4  # loader workers per rank, as advised if there are cores for them
 
 
+class Mended(msgspec.Struct, frozen=True, kw_only=True):
+    """The change of the recorded work that removes what a finding is about, for `rankscope whatif` and the gain.
+
+    `works` take no time then. If `as_others` and the finding names some of the ranks, these take as long for them as
+    the others instead. If `even`, the sum over the ranks stays and all of them take as long.
+    """
+
+    works: tuple[str, ...]
+    as_others: bool = False
+    even: bool = False
+    exact: bool = False  # it removes nothing else, so the replayed gain may exceed what the parts of the steps show
+
+
 class Advice(msgspec.Struct, frozen=True):
     """What to do, and the overrides of `rankscope run` that try it."""
 
@@ -63,6 +76,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     advice: Advice
     variants: Mapping[str, Advice] = {}
     part: Part | None = None
+    mended: Mended | None = None  # None: no change of the recorded work stands for it
     remains: Remains = "device work"
     profiler_adds: Profiler = "no"
     rough_on_cpu: bool = False  # of low severity on a CPU, where the ends of collectives are imprecise

@@ -8,7 +8,7 @@ from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import OF_DIMENSION, Facts
-from rankscope.analysis.explain.rule import Advice, Claim, Rule
+from rankscope.analysis.explain.rule import Advice, Claim, Mended, Rule
 from rankscope.conf.contract import bus_factor
 
 _MB = 1e6
@@ -249,6 +249,7 @@ RULES = (
             ),
         },
         part="communication",
+        mended=Mended(works=("transfer",)),
         remains="compute",
         rough_on_cpu=True,
     ),
@@ -264,6 +265,7 @@ RULES = (
             "`reshard_after_forward=False`"
         ),
         part="communication",
+        mended=Mended(works=("transfer",)),
         remains="compute",
     ),
     Rule(
@@ -289,6 +291,7 @@ RULES = (
             ),
         },
         part="communication",
+        mended=Mended(works=("transfer",)),
         remains="compute",
         rough_on_cpu=True,
     ),
@@ -312,6 +315,7 @@ RULES = (
             "sharded": Advice("the last unit holds most of the gradients, and nothing hides it: use smaller units"),
         },
         part="communication",
+        mended=Mended(works=("transfer",)),
         remains="compute",
         rough_on_cpu=True,
     ),
@@ -327,6 +331,7 @@ RULES = (
             "sharded": Advice("many small reduce-scatters, each with its own latency: shard the model in larger units")
         },
         part="communication",
+        mended=Mended(works=("transfer",)),
         remains="compute",
         rough_on_cpu=True,
     ),

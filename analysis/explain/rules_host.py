@@ -10,7 +10,7 @@ from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.removable import removable
-from rankscope.analysis.explain.rule import Advice, Claim, Rule
+from rankscope.analysis.explain.rule import Advice, Claim, Mended, Rule
 from rankscope.analysis.explain.sync_places import costly_places, ddp_times_itself, first_place
 
 
@@ -126,6 +126,7 @@ RULES = (
             "other": Advice("kernels are shorter than the time to launch them: a larger batch, or compilation"),
         },
         part="launches",
+        mended=Mended(works=("host", "launch")),
         profiler_adds="shared",
         drop_if_small=True,
     ),
@@ -144,6 +145,7 @@ RULES = (
             "other": Advice("the device waits for launches: a larger batch, compilation, or less Python in the loop"),
         },
         part="launches",
+        mended=Mended(works=("host", "launch")),
         profiler_adds="shared",
         drop_if_small=True,
     ),
@@ -163,6 +165,7 @@ RULES = (
             )
         },
         profiler_adds="shared",
+        mended=Mended(works=("sync",), exact=True),
     ),
     Rule(
         id="copy_bound",
@@ -189,6 +192,7 @@ RULES = (
             ),
         },
         part="copies",
+        mended=Mended(works=("copy",), exact=True),
         drop_if_small=True,
     ),
     Rule(

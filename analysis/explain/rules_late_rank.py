@@ -7,7 +7,7 @@ import msgspec
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Part, Profiler, Rule
+from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Mended, Part, Profiler, Rule
 from rankscope.analysis.job.late_rank import JobVerdict
 from rankscope.analysis.measure.stragglers import UNEXPLAINED, Verdict, cause_of
 
@@ -99,7 +99,14 @@ def _cause_over(verdict: Verdict, ranks: list[int], limits: Limits) -> tuple[str
     return cause_of(excess, limits.cause_share, sum(item.lateness_ns for item in own))
 
 
-def _late(cause: str, says: str, advice: Advice, part: Part | None = None, profiler_adds: Profiler = "no") -> Rule:
+def _late(
+    cause: str,
+    says: str,
+    advice: Advice,
+    part: Part | None = None,
+    works: tuple[str, ...] = (),
+    profiler_adds: Profiler = "no",
+) -> Rule:
     return Rule(
         id=f"straggler_{cause}",
         says=says,
@@ -108,6 +115,7 @@ def _late(cause: str, says: str, advice: Advice, part: Part | None = None, profi
         check=_straggler(cause),
         advice=advice,
         part=part,
+        mended=Mended(works=works, as_others=True) if works else None,
         remains="others' work",
         profiler_adds=profiler_adds,
         late_rank=True,
@@ -121,6 +129,7 @@ RULES = (
         "ranks are late: they compute longer",
         Advice("late ranks compute longer: compare the sizes of their batches, clocks, temperatures and neighbours"),
         "compute of a rank",
+        ("compute",),
     ),
     _late(
         "data",
@@ -130,6 +139,7 @@ RULES = (
             (f"num_workers={WORKERS}",),
         ),
         "loader",
+        ("loader",),
     ),
     _late(
         "host",
@@ -138,6 +148,7 @@ RULES = (
             "late ranks launch later: look at their CPUs, at synchronising calls and at garbage collection (gc.freeze)"
         ),
         "launches",
+        ("host", "launch"),
         "own",
     ),
     _late(
@@ -148,6 +159,7 @@ RULES = (
             ("data.pin_memory=true",),
         ),
         "copies",
+        ("copy",),
     ),
     _late(
         "earlier_comm",

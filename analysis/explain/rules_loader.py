@@ -5,7 +5,7 @@ import numpy as np
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.removable import removable
-from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Rule
+from rankscope.analysis.explain.rule import WORKERS, Advice, Claim, Mended, Rule
 
 _LISTED = 3  # slow batches named in a sentence
 
@@ -87,6 +87,7 @@ RULES = (
             ),
         },
         part="loader",
+        mended=Mended(works=("loader",), as_others=True, exact=True),
         drop_if_small=True,
     ),
     Rule(

@@ -5,7 +5,7 @@ from typing import Any
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.rule import Advice, Claim, Rule
+from rankscope.analysis.explain.rule import Advice, Claim, Mended, Rule
 from rankscope.analysis.measure.pipeline_stages import Pipeline
 
 _NS_PER_MS = 1e6
@@ -62,6 +62,7 @@ RULES = (
             "to stages with less work"
         ),
         part="communication",
+        mended=Mended(works=("compute",), even=True),
         remains="nothing",
         rough_on_cpu=True,
     ),

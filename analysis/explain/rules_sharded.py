@@ -10,7 +10,7 @@ from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.core.units import estimate_ms
 from rankscope.analysis.explain.facts import Facts
-from rankscope.analysis.explain.rule import Advice, Claim, Rule
+from rankscope.analysis.explain.rule import Advice, Claim, Mended, Rule
 
 
 def _late_prefetch(facts: Facts, limits: Limits) -> Claim | None:
@@ -106,6 +106,7 @@ RULES = (
             ("parallel.prefetch=1",),
         ),
         part="communication",
+        mended=Mended(works=("transfer",)),
         remains="compute",
     ),
     Rule(
@@ -120,6 +121,7 @@ RULES = (
             ("parallel.reshard_after_forward=false",),
         ),
         part="communication",
+        mended=Mended(works=("transfer",)),
         remains="compute",
     ),
 )

@@ -53,6 +53,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     undisturbed: Column  # ns: the work of each edge, compute as if nothing communicated beside it
     slow: float
     host_factor: float | None
+    as_plain: bool  # whether the replayed step is as long as the plain one
     notes: list[str]
 
     def run(
@@ -75,13 +76,14 @@ def replay(recording: Recording, plain_ms: float | None = None, gradients: Gradi
     weight = contention.undisturbed(graph, slow)
     factor, notes = None, list(graph.reasons)
     traced = graph.step_ns(graph.time) / _NS_PER_MS
+    as_plain = plain_ms is not None and abs(traced / plain_ms - 1) <= _SAME
     if plain_ms is not None and traced > plain_ms * (1 + _SAME):
         factor = _host_factor(graph, plain_ms)
         if factor is None:
             notes.append("less work on the host does not explain why the plain step is shorter: only ratios hold")
         else:
-            weight = np.where(_of_host(graph), weight * factor, weight)
-    return Replayed(graph=graph, undisturbed=weight, slow=slow, host_factor=factor, notes=notes)
+            weight, as_plain = np.where(_of_host(graph), weight * factor, weight), True
+    return Replayed(graph=graph, undisturbed=weight, slow=slow, host_factor=factor, as_plain=as_plain, notes=notes)
 
 
 def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None = None) -> Prediction:

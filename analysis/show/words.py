@@ -25,6 +25,8 @@ _NAMED_RANKS = 8
 _NAMED_STEPS = 3
 _INDEPENDENT = "The ranks share no collective, so each trains on its own"
 _OF_MANY_KINDS = ("recording",)  # what ranks noted: each is about something else
+_SMALLEST_GAIN_MS = 0.005  # shown as 0.01
+NO_GAIN = "because other work decides how long a step takes"
 PROFILERS = {
     "timed": "NCCL's timing of collectives",
     "torch": "torch.profiler",
@@ -61,7 +63,9 @@ def gain_words(finding: Json, per: str) -> str:
     gain = finding["recoverable_ms"]
     if gain is None:
         return ": gain unknown"
-    return f": up to {gain:.2f} ms {per}" if gain >= 0.005 else ""
+    if gain >= _SMALLEST_GAIN_MS:
+        return f": up to {gain:.2f} ms {per}"
+    return f": no gain, {NO_GAIN}" if "replayed_ms" in finding["evidence"] else ""
 
 
 def clock_words(clock: Json | None) -> str:

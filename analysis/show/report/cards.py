@@ -5,7 +5,7 @@ from typing import Any
 
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.explain.findings import rule_of
-from rankscope.analysis.show.words import byte_size, device_words, ranks_words
+from rankscope.analysis.show.words import NO_GAIN, byte_size, device_words, ranks_words
 from rankscope.conf.trials import Trial
 
 _SECTIONS = {"steps": "steps", "collectives": "collectives", "kernels": "kernels-by-name", "trust": "trust"}
@@ -27,6 +27,7 @@ def _card(finding: Json, summary: Json) -> Json:
     return finding | {
         "title": finding["id"].replace("_", " "),
         "share": gain / step_ms if gain is not None and step_ms else None,
+        "no_gain": f", {NO_GAIN}" if "replayed_ms" in finding["evidence"] else " of its own",
         "who": ranks_words(finding["ranks"], summary["world_size"]),
         "section": _SECTIONS.get(seen_in or ""),
         "part": None if seen_in is None or seen_in in _SECTIONS else seen_in,

@@ -75,9 +75,17 @@ def test_what_was_run_comes_first_and_the_status_is_in_words() -> None:
     assert recorded_words(summary) == "3 traced steps analysed (3 to 5); without rank 2; incomplete: see the warnings"
 
 
-@pytest.mark.parametrize(("gain", "said"), [(None, ": gain unknown"), (2.104, ": up to 2.10 ms per step"), (0.0, "")])
-def test_gain_of_a_finding(gain: float | None, said: str) -> None:
-    assert gain_words({"recoverable_ms": gain}, "per step") == said
+@pytest.mark.parametrize(
+    ("gain", "evidence", "said"),
+    [
+        (None, {}, ": gain unknown"),
+        (2.104, {}, ": up to 2.10 ms per step"),
+        (0.0, {}, ""),
+        (0.0, {"replayed_ms": 0.0}, ": no gain, because other work decides how long a step takes"),
+    ],
+)
+def test_gain_of_a_finding(gain: float | None, evidence: dict[str, float], said: str) -> None:
+    assert gain_words({"recoverable_ms": gain, "evidence": evidence}, "per step") == said
 
 
 def test_slow_steps_in_words() -> None:

@@ -1,0 +1,133 @@
+"""Gains by replay: no more than what really becomes faster without the fault, in jobs whose steps are known."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankscope.analysis import load
+from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.explain import mending as module
+from rankscope.analysis.explain.finding import Finding
+from rankscope.analysis.explain.findings import RULES, replayed, with_shared_time
+from rankscope.analysis.explain.gain_limit import Room
+from rankscope.analysis.explain.mending import Mending
+from rankscope.analysis.result import Analysis
+
+from ..replay.job_model import MS, US, Job, simulate, with_one
+
+BY_ID = {rule.id: rule for rule in RULES}
+LIMITS = Limits()
+COMM = ("exposed_comm", "no_overlap", "large_last_bucket", "small_buckets")
+
+
+def random_faults(seed: int) -> Job:
+    """A job with some of: slow transfers, a slow loader, one slow loader, slow copies, slow hosts, synchronisation."""
+    rng = np.random.default_rng([seed, 1612])
+    world = int(rng.integers(2, 5))
+    on = rng.random(6) < 0.4
+    job = Job(
+        world=world,
+        buckets=int(rng.integers(1, 4)),
+        kernels=int(rng.integers(3, 8)),
+        compute=(int(rng.integers(100, 400)) * US,) * world,
+        transfer=int(rng.integers(20, 60) if on[0] else 2) * 100 * US,
+        host=int(rng.integers(100, 300) if on[1] else 10) * US,
+        copy=int(rng.integers(3, 9)) * MS if on[2] else 0,
+        releases=int(rng.integers(2, 5)) * MS if on[2] else 0,
+        synchronises=bool(on[3]),
+    )
+    if on[4]:
+        return replace(job, loader=(int(rng.integers(5, 40)) * MS,) * world)
+    return replace(job, loader=with_one(job.loader, 0, 30 * MS)) if on[5] else job
+
+
+def without(job: Job, finding: Finding) -> Job:
+    """Return the job without what the finding is about."""
+    if finding.id in COMM:
+        return replace(job, transfer=1)
+    if finding.id in ("host_gap", "host_bound_launch", "straggler_host"):
+        return replace(job, host=1, releases=0)  # the host's time after a copy is its own, too
+    if finding.id == "copy_bound":
+        return replace(job, copy=0, releases=0)
+    if finding.id == "sync_in_loop":
+        return replace(job, synchronises=False)
+    if finding.id in ("data_stall", "straggler_data"):
+        return replace(job, loader=(min(job.loader) if len(finding.ranks) < job.world else 1,) * job.world)
+    raise AssertionError(f"{finding.id} was not planted")
+
+
+def mended(analysis: Analysis, plain_ms: float) -> list[Finding]:
+    mending = Mending.of(analysis, plain_ms, BY_ID)
+    assert mending is not None and mending.as_plain
+    room = Room.of(analysis.analysed_steps, plain_ms)
+    return with_shared_time(replayed(analysis.findings, mending, False, room, LIMITS), mending)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_no_finding_promises_more_than_its_fault_costs(seed: int, tmp_path: Path) -> None:
+    job = random_faults(seed)
+    step = simulate(job, tmp_path) / MS
+    for item in mended(load(tmp_path), step):
+        if item.recoverable_ms:
+            saved = step - simulate(without(job, item)) / MS
+            assert item.recoverable_ms <= saved + 0.02 * step, item
+
+
+def one(analysis: Analysis, name: str) -> Finding:
+    (found,) = [item for item in analysis.findings if item.id == name]
+    return found
+
+
+def test_transfers_bring_nothing_if_the_hosts_decide(tmp_path: Path) -> None:
+    """The devices wait for every launch, also during a transfer that nothing hides."""
+    job = Job(world=2, compute=(100 * US,) * 2, host=600 * US, transfer=MS, buckets=1)
+    step = simulate(job, tmp_path) / MS
+    saved = step - simulate(replace(job, transfer=1)) / MS
+    analysis = load(tmp_path)
+    parts = one(analysis, "exposed_comm").recoverable_ms
+    assert parts is not None and parts > saved + 0.5
+    found = {item.id: item for item in mended(analysis, step)}
+    assert found["exposed_comm"].recoverable_ms == pytest.approx(saved, abs=0.01 * step)
+
+
+def test_what_a_copy_costs_the_host_belongs_to_it(tmp_path: Path) -> None:
+    """Memory that the driver returns after a copy is no copy, and no finding of its own."""
+    job = Job(world=2, copy=5 * MS, releases=5 * MS)
+    step = simulate(job, tmp_path) / MS
+    saved = step - simulate(replace(job, copy=0, releases=0)) / MS
+    analysis = load(tmp_path)
+    parts = one(analysis, "copy_bound").recoverable_ms
+    found = {item.id: item for item in mended(analysis, step)}
+    assert parts is not None and parts < 0.6 * saved
+    assert found["copy_bound"].recoverable_ms == pytest.approx(saved, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("job", "names", "shared"),
+    [
+        (Job(world=2, loader=(50 * US, 30 * MS)), ("straggler_data", "data_stall"), "straggler_data"),
+        (
+            Job(world=2, loader=(30 * MS,) * 2, transfer=5 * MS, synchronises=True),
+            ("data_stall", "exposed_comm"),
+            None,
+        ),
+    ],
+)
+def test_findings_share_time_if_mending_both_brings_no_more(
+    job: Job, names: tuple[str, str], shared: str | None, tmp_path: Path
+) -> None:
+    step = simulate(job, tmp_path) / MS
+    found = {item.id: item for item in mended(load(tmp_path), step)}
+    assert [found[name].evidence.get("same_time_as") for name in names] == [None, shared]
+
+
+def test_without_a_plain_step_or_with_very_many_records_nothing_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = simulate(Job(world=2, loader=(9 * MS,) * 2), tmp_path) / MS
+    analysis = load(tmp_path)
+    assert Mending.of(analysis, None, BY_ID) is None
+    monkeypatch.setattr(module, "_MOST_RECORDS", 10)
+    assert Mending.of(analysis, step, BY_ID) is None
