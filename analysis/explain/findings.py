@@ -4,6 +4,8 @@ Input: a `Recording`, and what the plain pass says. Output: findings, the costli
 `rules_*.py`; the thresholds are in `core/limits.py`. docs/findings.md is made from both.
 """
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from rankscope.analysis.core.limits import Limits
@@ -15,17 +17,18 @@ from rankscope.analysis.explain import (
     rules_loader,
     rules_pipeline,
     rules_sharded,
+    rules_steps,
 )
 from rankscope.analysis.explain.facts import Facts
 from rankscope.analysis.explain.finding import Finding, severity
 from rankscope.analysis.explain.gain_limit import Room
 from rankscope.analysis.explain.gather import facts_of
-from rankscope.analysis.explain.mending import Mending
-from rankscope.analysis.explain.rule import Advice, Claim, Rule
-from rankscope.analysis.job.cpu_use import CpuUse
-from rankscope.analysis.job.slow_steps import SlowSteps
+from rankscope.analysis.explain.rule import Rule
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.verify.without_profiler import Unprofiled
+
+if TYPE_CHECKING:
+    from rankscope.analysis.explain.mending import Mending
 
 # Keys of `rankscope run` that work for a script too, and what the others are in a user's own code.
 _OF_SCRIPTS = ("profile", "passes")
@@ -44,79 +47,8 @@ _IN_CODE = {
     "parallel.reshard_after_forward": "reshard_after_forward=False of fully_shard",
     "precision": "torch.autocast",
 }
-_STARVED = 0.5  # share of the wanted CPU time
-_BUSY_SLOW_STEPS = 0.5  # share of what slow steps lose from which waiting for a core is their reason
-
-_TRACED = "the breakdown is that of the traced step, which is longer than the plain one"
-
-
-def _profiler_distorts(facts: Facts, limits: Limits) -> Claim | None:
-    if facts.overhead is None or facts.overhead <= limits.distorts or facts.overhead_at_least <= 1:
-        return None
-    variant = ("light_too" if facts.light_tried else None) if facts.gpu else "cpu"
-    return Claim(gain_ns=0.0, evidence={"overhead": facts.overhead, "profiler": facts.profiler}, variant=variant)
-
-
-DISTORTS = Rule(
-    id="profiler_distorts",
-    says="the traced step does not represent the plain step",
-    seen_in="trust",
-    based_on="profiler overhead",
-    check=_profiler_distorts,
-    advice=Advice(
-        f"{_TRACED}: record device activities only, or use Nsight Systems",
-        ("profile=light",),
-    ),
-    variants={
-        "light_too": Advice(
-            f"{_TRACED}, and a step with device activities only is longer too: use Nsight Systems",
-            ("passes=[plain,nsys]",),
-        ),
-        "cpu": Advice(f"{_TRACED}: its operators are short, and recording each takes time"),
-    },
-)
-
-
-def _slow_steps(facts: Facts, limits: Limits) -> Claim | None:
-    slow = facts.slow
-    if slow is None or slow.lost_ms < limits.reported * slow.mean_ms:
-        return None
-    count = len(slow.steps)
-    every = f"every {slow.period} steps" if slow.period else f"{count} step{'s' if count > 1 else ''}"
-    evidence = {**msgspec.to_builtins(slow), "every": every}
-    if not facts.gpu and facts.cpu is not None and _shares_cores(slow, facts.cpu, limits):
-        evidence["shared_cores"] = True
-    take = "takes" if count == 1 and not slow.period else "take"
-    place = f"{every} {take} {slow.slow_ms:.0f} ms instead of {slow.usual_ms:.0f}, in {slow.place}"
-    place += f" ({slow.where})" if slow.where else ""
-    if (slow.core_wait_share or 0.0) >= _BUSY_SLOW_STEPS:
-        place += f"; {slow.core_wait_share:.0%} of that is waiting for a core, which other work uses"
-    return Claim(gain_ns=slow.lost_ms * 1e6, ranks=slow.ranks, evidence=evidence, place=place, step_ms=slow.mean_ms)
-
-
-def _shares_cores(slow: SlowSteps, cpu: CpuUse, limits: Limits) -> bool:
-    """Return whether other work on the cores may be all there is to slow steps on a CPU.
-
-    Either nobody is at fault (gloo's threads share the cores too), or a rank that got less than half of the CPU time it
-    wanted had single slow steps, with no place in the user's code and no period.
-    """
-    nobody = slow.place == "backward" and not slow.waiting and cpu.got[cpu.least] < limits.cpu_got
-    starved = min((cpu.got[rank] for rank in slow.ranks if rank in cpu.got), default=1.0) < _STARVED
-    return nobody or (starved and slow.period is None and slow.where is None)
-
-
-SLOW_STEPS = Rule(
-    id="slow_steps",
-    says="some steps take far longer than the usual one",
-    seen_in="steps",
-    based_on="every unprofiled step of every rank; stacks of the main thread while such a step lasts",
-    check=_slow_steps,
-    advice=Advice("some steps take far longer than the usual one; make the work rarer, shorter or asynchronous"),
-    unprofiled=True,
-    beyond_usual=True,
-)
 RULES: tuple[Rule, ...] = (
-    SLOW_STEPS,
+    rules_steps.SLOW_STEPS,
     rules_device.THROTTLED,
     *rules_late_rank.RULES,
     *rules_loader.RULES,
@@ -125,7 +57,7 @@ RULES: tuple[Rule, ...] = (
     *rules_pipeline.RULES,
     *rules_sharded.RULES,
     *rules_device.RULES,
-    DISTORTS,  # last, because it says how far to trust the others
+    rules_steps.DISTORTS,  # last, because it says how far to trust the others
 )
 _BY_ID = {rule.id: rule for rule in RULES}
 
@@ -149,7 +81,7 @@ def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
         found = unsure(found)
     if not facts.gpu and without.steps_vary_ms is not None:
         found = [_beyond_variation(item, without.steps_vary_ms) for item in found]
-    mending = Mending.of(recording, without.step_ms, _BY_ID) if any(map(_can_be_replayed, found)) else None
+    mending = _mending(recording, without.step_ms, found)
     if mending is not None:
         found = replayed(found, mending, seen, room, limits)
     found = with_shared_time(found, mending)
@@ -187,7 +119,10 @@ def _rough(item: Finding) -> Finding:
     rule = _BY_ID[item.id]
     if rule.rough_on_cpu and item.severity != "low":
         return msgspec.structs.replace(item, severity="low", evidence=item.evidence | {"rough": "gloo on a CPU"})
-    if item.evidence.get("shared_cores") or (item.evidence.get("core_wait_share") or 0.0) >= _BUSY_SLOW_STEPS:
+    if (
+        item.evidence.get("shared_cores")
+        or (item.evidence.get("core_wait_share") or 0.0) >= rules_steps.BUSY_SLOW_STEPS
+    ):
         return msgspec.structs.replace(item, severity="low")
     turns = rule.late_rank and item.evidence.get("verdict") != "persistent"
     if item.severity != "high" or not turns:
@@ -200,7 +135,7 @@ def _ranked(found: list[Finding]) -> list[Finding]:
 
     def key(item: Finding) -> tuple[bool, float, bool]:
         gain = 1.0 if item.recoverable_ms is None else -item.recoverable_ms
-        return item.id == DISTORTS.id, gain, not _BY_ID[item.id].late_rank
+        return item.id == rules_steps.DISTORTS.id, gain, not _BY_ID[item.id].late_rank
 
     return sorted(found, key=key)
 
@@ -280,17 +215,22 @@ def _beyond_variation(item: Finding, steps_vary_ms: float) -> Finding:
     return msgspec.structs.replace(item, severity="low", evidence=evidence)
 
 
-def _can_be_replayed(item: Finding) -> bool:
-    return item.recoverable_ms is not None and _BY_ID[item.id].mended is not None
+def _mending(recording: Recording, plain_ms: float | None, found: list[Finding]) -> "Mending | None":
+    """Return a replay of the steps; None if no plain step is known, or if no finding has a gain that it could tell."""
+    if plain_ms is None or not any(item.recoverable_ms is not None and _BY_ID[item.id].mended for item in found):
+        return None
+    from rankscope.analysis.explain.mending import Mending  # most traces have no plain step, and need no replay
+
+    return Mending.of(recording, plain_ms, _BY_ID)
 
 
-def replayed(found: list[Finding], mending: Mending, seen: bool, room: Room | None, limits: Limits) -> list[Finding]:
+def replayed(found: list[Finding], mending: "Mending", seen: bool, room: Room | None, limits: Limits) -> list[Finding]:
     """Return the findings with replayed gains. That of a late rank is from the plain steps already if it was `seen`."""
     known = [item if seen and _BY_ID[item.id].late_rank else mending.applied(item, room, limits) for item in found]
     return _ranked([item for item in known if item is not None])
 
 
-def with_shared_time(found: list[Finding], mending: Mending | None = None) -> list[Finding]:
+def with_shared_time(found: list[Finding], mending: "Mending | None" = None) -> list[Finding]:
     """Name in each finding the costlier finding whose fix saves the same time.
 
     Without a replay of both, it is one that claims the same part of the step.
@@ -304,7 +244,7 @@ def with_shared_time(found: list[Finding], mending: Mending | None = None) -> li
     return result
 
 
-def _same_time(item: Finding, costlier: Finding, mending: Mending | None) -> bool:
+def _same_time(item: Finding, costlier: Finding, mending: "Mending | None") -> bool:
     if not costlier.recoverable_ms:
         return False
     share = None if mending is None else mending.share_time(item, costlier)

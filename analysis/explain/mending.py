@@ -45,10 +45,10 @@ class Mending:
         self._gains: dict[tuple[str, ...], float | None] = {}
 
     @classmethod
-    def of(cls, recording: Recording, plain_ms: float | None, rules: Mapping[str, Rule]) -> "Mending | None":
+    def of(cls, recording: Recording, plain_ms: float, rules: Mapping[str, Rule]) -> "Mending | None":
         """Return None if the recorded steps cannot be replayed as those of the job without a profiler."""
         records = sum(len(data.kernels) for data in recording.ranks)
-        if plain_ms is None or not recording.on_gpu or recording.stretch is not None or records > _MOST_RECORDS:
+        if not recording.on_gpu or recording.stretch is not None or records > _MOST_RECORDS:
             return None
         try:
             return cls(replay(recording, plain_ms), plain_ms, recording.world_size, rules)

@@ -123,11 +123,8 @@ def test_findings_share_time_if_mending_both_brings_no_more(
     assert [found[name].evidence.get("same_time_as") for name in names] == [None, shared]
 
 
-def test_without_a_plain_step_or_with_very_many_records_nothing_is_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_very_many_records_nothing_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = simulate(Job(world=2, loader=(9 * MS,) * 2), tmp_path) / MS
     analysis = load(tmp_path)
-    assert Mending.of(analysis, None, BY_ID) is None
     monkeypatch.setattr(module, "_MOST_RECORDS", 10)
     assert Mending.of(analysis, step, BY_ID) is None
