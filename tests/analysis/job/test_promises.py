@@ -1,0 +1,51 @@
+"""What findings promise, against what their fix saved when it was measured, on two H200s.
+
+Recorded by `benchmarks/evidence.py --only scenarios`; without operators, so that they are small. The gains are the
+median plain step with the fault minus that with the fix, each of another run.
+"""
+
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from rankscope.analysis import load
+from rankscope.analysis.commands.whatif import main
+
+DATA = Path(__file__).parents[2] / "data" / "two_gpus"
+SAVED = {"pageable_copies": ("copy_bound", 15.55), "synchronize": ("sync_in_loop", 3.31)}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("promised")
+    with tarfile.open(DATA / "promised.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize("job", SAVED)
+def test_the_first_finding_promises_what_its_fix_saved(job: str, recorded: Path) -> None:
+    """From the parts of the traced steps it would be 7.6 and 0.7 ms: the rest is time of the host around the calls."""
+    name, saved = SAVED[job]
+    first = load(recorded / job).findings[0]
+    assert first.id == name and first.recoverable_ms == pytest.approx(saved, rel=0.06)
+
+
+def test_what_the_host_hides_is_no_gain(recorded: Path) -> None:
+    """Each of 52 all-reduces a step has its latency, but larger buckets saved 0.00 ms."""
+    (small,) = [item for item in load(recorded / "tiny_buckets").findings if item.id == "small_buckets"]
+    assert (small.recoverable_ms, small.severity) == (0.0, "low")
+
+
+def test_a_gap_behind_a_wait_is_promised_once(recorded: Path) -> None:
+    found = {item.id: item for item in load(recorded / "synchronize").findings}
+    assert found["host_gap"].evidence["same_time_as"] == "sync_in_loop"
+
+
+def test_a_finding_and_whatif_give_the_same_step(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analysis = load(recorded / "pageable_copies")
+    assert main([str(recorded / "pageable_copies"), "copy_bound"]) == 0
+    assert analysis.without.step_ms is not None
+    left = analysis.without.step_ms - analysis.findings[0].evidence["replayed_ms"]
+    assert f"With copy=instant a step takes about {left:.2f} ms" in " ".join(capsys.readouterr().out.split())
