@@ -182,11 +182,7 @@ def _walk(edges: dict[int, dict[int, int]], units: int, reference: int) -> tuple
 def _drifts(end: Column, call: Column, unit: Column, units: int, reference: int) -> dict[int, float]:
     """Return the drift of each unit against the reference unit, if the window is long enough to estimate it."""
     instant = group_by.median(end, call, int(call[-1]) + 1)[call]
-    slopes = {}
-    for number, rows in group_by.positions(unit).items():
-        found = _slope((instant[rows] - instant[0]).astype(float), (end - instant)[rows].astype(float))
-        if found is not None:
-            slopes[number] = found
+    slopes = _slopes((instant - instant[0]).astype(float), (end - instant).astype(float), unit, units)
     if reference not in slopes:
         return {}
     drifts = {}
@@ -197,21 +193,34 @@ def _drifts(end: Column, call: Column, unit: Column, units: int, reference: int)
     return drifts
 
 
-def _slope(x: Column, y: Column) -> tuple[float, float] | None:
-    """Return a robust slope and its standard error; None if there are too few points.
+def _slopes(x: Column, y: Column, unit: Column, units: int) -> dict[int, tuple[float, float]]:
+    """Return a robust slope and its standard error of each unit; units with too few points are left out.
 
     Ends within a step have correlated errors, so single points would make the error look too small. Instead, medians of
     blocks in time are compared (Theil-Sen), and their residuals from the line give the error.
     """
-    if len(x) < _MIN_POINTS:
-        return None
-    order = np.array_split(np.argsort(x, kind="stable"), _BLOCKS)
-    x, y = (np.array([np.median(values[rows]) for rows in order]) for values in (x, y))
+    order = np.lexsort([x, unit])
+    unit = unit[order]
+    begin = group_by.starts_of(unit)
+    count = np.diff(np.append(begin, len(unit)))
+    place, points = np.arange(len(unit)) - np.repeat(begin, count), np.repeat(count, count)
+    known = points >= _MIN_POINTS
+    key = (unit * _BLOCKS + _block(place, points))[known]
+    x, y = (group_by.median(values[order][known], key, units * _BLOCKS).reshape(units, _BLOCKS) for values in (x, y))
     i, j = np.triu_indices(_BLOCKS, 1)
-    slope = float(np.median((y[j] - y[i]) / np.maximum(x[j] - x[i], 1.0)))
-    rest = y - slope * x
-    noise = float(np.sqrt(((rest - np.median(rest)) ** 2).sum() / (_BLOCKS - 2)))
-    return slope, noise / float(np.sqrt(_BLOCKS) * max(x.std(), 1.0))
+    slope = np.median((y[:, j] - y[:, i]) / np.maximum(x[:, j] - x[:, i], 1.0), axis=1)
+    rest = y - slope[:, None] * x
+    noise = np.sqrt(((rest - np.median(rest, axis=1, keepdims=True)) ** 2).sum(axis=1) / (_BLOCKS - 2))
+    error = noise / (np.sqrt(_BLOCKS) * np.maximum(x.std(axis=1), 1.0))
+    return {number: (float(slope[number]), float(error[number])) for number in np.unique(unit[known]).tolist()}
+
+
+def _block(place: Column, points: Column) -> Column:
+    """Return the block of each of `points` in order, as `np.array_split` makes them: the first ones have one more."""
+    each, more = np.divmod(points, _BLOCKS)
+    in_larger = more * (each + 1)
+    block: Column = np.where(place < in_larger, place // (each + 1), more + (place - in_larger) // np.maximum(each, 1))
+    return block
 
 
 def _judged(alignment: Alignment, ends: Table, call: Column) -> Alignment:

@@ -11,7 +11,7 @@ import numpy as np
 
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.record_kinds import COMMUNICATION
-from rankscope.analysis.core.table import UNKNOWN, Column, Table
+from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.show import pages
 from rankscope.analysis.show.colours import COLOURS
 from rankscope.analysis.show.timeline.build import NO_INTERVALS, RankView, Timeline
@@ -202,19 +202,16 @@ def _density(timeline: Timeline, steps: Sequence[int], origin: int) -> Json | No
     """Return the mean shares of the folded ranks: per step and bin the share (in thousandths) of every part."""
     if not timeline.folded:
         return None
-    from rankscope.analysis.show.timeline.tiles import shares
+    from rankscope.analysis.show.timeline.tiles import summed
 
+    parts = Table.concat([view.parts for view in timeline.folded])
     found = []
     for step in steps:
         start, end = timeline.window(step)
         edges = np.unique(np.linspace(start, end, _BINS + 1).astype(np.int64))
-        mean: Column = np.mean(
-            [
-                shares(own["start"], own["end"], own["part"], len(NAMES), edges)
-                for own in (view.parts.take(view.parts["step"] == step) for view in timeline.folded)
-            ],
-            axis=0,
-        )
+        own = parts.take(parts["step"] == step)
+        taken = summed(own["start"] - start, own["end"] - start, own["part"], len(NAMES), edges - start)
+        mean = taken / (np.diff(edges) * len(timeline.folded))
         shared = np.rint(mean * 1000).astype(int)
         found.append({"start": start - origin, "end": end - origin, "shares": shared.T.tolist()})
     return {"ranks": len(timeline.folded), "steps": found}

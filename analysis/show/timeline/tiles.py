@@ -58,3 +58,24 @@ def shares(start: Column, end: Column, code: Column, codes: int, edges: Column) 
         covered = measure(union(start[chosen], end[chosen]), edges[:-1], edges[1:])
         result[number] = covered / (edges[1:] - edges[:-1])
     return result
+
+
+def summed(start: Column, end: Column, code: Column, codes: int, edges: Column) -> Column:
+    """Return the time of each bin between `edges` that intervals of each code cover; shape (codes, bins).
+
+    Time that several intervals cover counts several times. Below a point lie all starts before it, minus all ends.
+    """
+    result = np.zeros((codes, len(edges) - 1), np.int64)
+    for number in np.unique(code).tolist():
+        begun, ended = (_before(values[code == number], edges) for values in (start, end))
+        result[number] = np.diff(begun - ended)
+    return result
+
+
+def _before(values: Column, points: Column) -> Column:
+    """Return for each point the sum of its distances to all values before it."""
+    ordered = np.sort(values)
+    count = np.searchsorted(ordered, points)
+    total = np.concatenate([[0], np.cumsum(ordered)])
+    distances: Column = count * points - total[count]
+    return distances

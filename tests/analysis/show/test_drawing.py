@@ -21,7 +21,7 @@ from rankscope.analysis.result import Analysis
 from rankscope.analysis.show.summary import summarise
 from rankscope.analysis.show.timeline.build import Timeline, build
 from rankscope.analysis.show.timeline.sentences import step_sentence
-from rankscope.analysis.show.timeline.tiles import lanes, shares, tile
+from rankscope.analysis.show.timeline.tiles import lanes, shares, summed, tile
 
 from .trace_processor import TraceProcessor
 
@@ -73,6 +73,19 @@ def test_lanes_never_overlap_and_are_as_few_as_possible(items: list[tuple[int, i
 def test_shares_of_a_bin() -> None:
     found = shares(np.array([0, 10]), np.array([10, 15]), np.array([0, 1]), 3, np.array([0, 5, 20]))
     assert found.tolist() == [[1.0, 5 / 15], [0.0, 5 / 15], [0.0, 0.0]]
+
+
+def test_time_of_several_ranks_in_a_bin() -> None:
+    """As `shares` of each rank, added up."""
+    rng = np.random.default_rng(0)
+    edges = np.unique(rng.integers(0, 1000, 12))
+    ranks = []
+    for _ in range(20):
+        cuts = np.unique(rng.integers(-50, 1100, 30))
+        ranks.append((cuts[:-1], cuts[1:], rng.integers(0, 3, len(cuts) - 1)))
+    each = [shares(*rank, 4, edges) * np.diff(edges) for rank in ranks]
+    start, end, code = (np.concatenate(column) for column in zip(*ranks, strict=True))
+    assert summed(start, end, code, 4, edges) == pytest.approx(np.sum(each, axis=0))
 
 
 @pytest.mark.parametrize("name", [STRAGGLER, STALL, "two_groups_w2", "fsdp2_w2", "cuda_graphs_w2"])
