@@ -26,7 +26,7 @@ _NAMED_STEPS = 3
 _INDEPENDENT = "The ranks share no collective, so each trains on its own"
 _OF_MANY_KINDS = ("recording",)  # what ranks noted: each is about something else
 _SMALLEST_GAIN_MS = 0.005  # shown as 0.01
-NO_GAIN = "because other work decides how long a step takes"
+NO_GAIN = "other work sets the pace"
 PROFILERS = {
     "timed": "NCCL's timing of collectives",
     "torch": "torch.profiler",

@@ -81,7 +81,7 @@ def test_what_was_run_comes_first_and_the_status_is_in_words() -> None:
         (None, {}, ": gain unknown"),
         (2.104, {}, ": up to 2.10 ms per step"),
         (0.0, {}, ""),
-        (0.0, {"replayed_ms": 0.0}, ": no gain, because other work decides how long a step takes"),
+        (0.0, {"replayed_ms": 0.0}, ": no gain, other work sets the pace"),
     ],
 )
 def test_gain_of_a_finding(gain: float | None, evidence: dict[str, float], said: str) -> None:
