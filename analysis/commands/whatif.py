@@ -45,7 +45,7 @@ def whatif(
 
     options = Options(cache=not no_cache, progress=not quiet, steps_from=steps_from, ceilings=ceilings)
     analysis = load(path, options=options)
-    wanted = changes_of(changes, analysis.findings, analysis.world_size, gpu=analysis.on_gpu)
+    wanted = changes_of(changes, analysis.findings, len(analysis.ranks), gpu=analysis.on_gpu)
     found = predict(analysis, wanted, analysis.without.step_ms)
     console = Console(stderr=json_file == Path("-"), quiet=quiet)
     console.print(show(found))

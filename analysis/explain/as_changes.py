@@ -12,10 +12,11 @@ from rankscope.analysis.explain.findings import rule_of
 from rankscope.analysis.explain.mending import changes_for
 
 
-def changes_of(words: Sequence[str], findings: Sequence[Finding], world_size: int, *, gpu: bool) -> list[str]:
+def changes_of(words: Sequence[str], findings: Sequence[Finding], recorded: int, *, gpu: bool) -> list[str]:
     """Return the words with the ids of findings replaced by the changes that mend them.
 
-    `gpu`: whether a device was recorded; only then calls that launch are told from other work on the host.
+    `recorded`: how many ranks can be compared. `gpu`: whether a device was recorded; only then calls that launch are
+    told from other work on the host.
     """
     found: list[str] = []
     by_id = {item.id: item for item in findings}
@@ -27,7 +28,7 @@ def changes_of(words: Sequence[str], findings: Sequence[Finding], world_size: in
                 raise AnalysisError(
                     f"{word}: no change of the recorded work stands for mending it; try `rankscope try`"
                 )
-            found += changes_for(by_id[word], mended, world_size, gpu=gpu)
+            found += changes_for(by_id[word], mended, recorded, gpu=gpu)
         elif rule is not None:
             there = ", ".join(by_id) or "none"
             raise AnalysisError(f"{word}: this recording has no such finding; it has {there}")

@@ -83,7 +83,7 @@ def explain(recording: Recording, without: Unprofiled) -> list[Finding]:
         found = [_beyond_variation(item, without.steps_vary_ms) for item in found]
     mending = _mending(recording, without.step_ms, found)
     if mending is not None:
-        found = replayed(found, mending, seen, room, limits)
+        found = limited(found, mending, seen, room, limits)
     found = with_shared_time(found, mending)
     if recording.run_dir is None:
         return [in_own_words(item, keys=()) for item in found]
@@ -224,9 +224,9 @@ def _mending(recording: Recording, plain_ms: float | None, found: list[Finding])
     return Mending.of(recording, plain_ms, _BY_ID)
 
 
-def replayed(found: list[Finding], mending: "Mending", seen: bool, room: Room | None, limits: Limits) -> list[Finding]:
-    """Return the findings with replayed gains. That of a late rank is from the plain steps already if it was `seen`."""
-    known = [item if seen and _BY_ID[item.id].late_rank else mending.applied(item, room, limits) for item in found]
+def limited(found: list[Finding], mending: "Mending", seen: bool, room: Room | None, limits: Limits) -> list[Finding]:
+    """Return the findings with gains that a replay limits. If the late rank was `seen`, plain steps say its gain."""
+    known = [item if seen and _BY_ID[item.id].late_rank else mending.limited(item, room, limits) for item in found]
     return _ranked([item for item in known if item is not None])
 
 

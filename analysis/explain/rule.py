@@ -44,6 +44,7 @@ class Mended(msgspec.Struct, frozen=True, kw_only=True):
     as_others: bool = False
     even: bool = False
     exact: bool = False  # it removes nothing else, so the replayed gain may exceed what the parts of the steps show
+    complete: bool = True  # it removes all of the fault, so the replayed gain is a limit
 
 
 class Advice(msgspec.Struct, frozen=True):

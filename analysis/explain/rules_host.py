@@ -192,7 +192,7 @@ RULES = (
             ),
         },
         part="copies",
-        mended=Mended(works=("copy",), exact=True),
+        mended=Mended(works=("copy",)),
         drop_if_small=True,
     ),
     Rule(

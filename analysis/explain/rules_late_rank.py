@@ -115,7 +115,8 @@ def _late(
         check=_straggler(cause),
         advice=advice,
         part=part,
-        mended=Mended(works=works, as_others=True) if works else None,
+        # The median of the others shortens a pause of the host only in proportion to all its work.
+        mended=Mended(works=works, as_others=True, complete="host" not in works) if works else None,
         remains="others' work",
         profiler_adds=profiler_adds,
         late_rank=True,

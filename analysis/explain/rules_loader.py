@@ -87,7 +87,7 @@ RULES = (
             ),
         },
         part="loader",
-        mended=Mended(works=("loader",), as_others=True, exact=True),
+        mended=Mended(works=("loader",), as_others=True),
         drop_if_small=True,
     ),
     Rule(

@@ -17,10 +17,10 @@ from rankscope.analysis.replay.surplus import as_others, without_launches
 
 _TARGETS: dict[str, tuple[Work, ...]] = {
     "compute": (Work.COMPUTE,),
-    "copy": (Work.COPY,),
+    "copy": (Work.COPY, Work.MEMORY),
     "transfer": (Work.TRANSFER, Work.COMMUNICATION),
     "loader": (Work.LOADER,),
-    "host": (Work.HOST,),
+    "host": (Work.HOST, Work.MEMORY),
     "launch": (Work.LAUNCH, Work.LATENCY),
     "sync": (Work.SYNC,),
 }
@@ -100,7 +100,9 @@ def apply(graph: Graph, change: Change, weight: Column) -> Column:
     rows = same if change.ranks is None else same & np.isin(edges.rank, change.ranks)
     if not rows.any():
         raise AnalysisError(f"{change.text}: no such work was recorded")
-    result = weight.astype(float)
+    gone = weight <= -NEVER // 2  # waits that a change before this one has removed
+    weight = np.where(gone, 0.0, weight)
+    result = weight.copy()
     if change.factor is not None:
         result[rows] *= np.where(result[rows] > 0, change.factor, 1)  # below 0: idle time that a change removed
     elif change.even:
@@ -109,7 +111,7 @@ def apply(graph: Graph, change: Change, weight: Column) -> Column:
         result[rows] = _medians(graph, rows, same, weight)
         result = without_launches(graph, rows, same, result)
     nothing_left = change.factor == 0 or ((result == 0) & (weight > 0))
-    result[rows & _waits(graph) & nothing_left] = -NEVER
+    result[gone | (rows & _waits(graph) & nothing_left)] = -NEVER
     return _added(graph, rows, result, change.added_ms)
 
 
@@ -144,7 +146,8 @@ def _to_mean(graph: Graph, rows: Column, weight: Column) -> Column:
     ranks, rank = np.unique(graph.edges.rank[rows], return_inverse=True)
     for place in (_place(graph, rows), np.zeros_like(step)):
         key = np.unique(np.stack([step, place]), axis=1, return_inverse=True)[1].ravel()
-        sums = np.bincount(key * len(ranks) + rank.ravel(), weight[rows], (int(key.max()) + 1) * len(ranks))
+        count = (int(key.max()) + 1) * len(ranks)
+        sums = np.bincount(key * len(ranks) + rank.ravel(), np.maximum(weight[rows], 0), count)
         sums = sums.reshape(-1, len(ranks))
         if (sums > 0).all():
             break  # otherwise a rank without work in a place could not get its part of it
@@ -177,7 +180,7 @@ def _medians(graph: Graph, rows: Column, same: Column, weight: Column) -> Column
     of_edge[same] = key.ravel()
     ranks = np.unique(edges.rank[edges.rank != NONE])
     at = group_by.of_keys(edges.rank, ranks)
-    sums = np.bincount((of_edge * len(ranks) + at)[same], weight[same], len(keys) * len(ranks))
+    sums = np.bincount((of_edge * len(ranks) + at)[same], np.maximum(weight[same], 0), len(keys) * len(ranks))
     chosen = np.isin(ranks, np.unique(edges.rank[rows]))
     if chosen.all():
         raise AnalysisError("the median of the other ranks is unknown: there is no other rank; name some with rankN.")

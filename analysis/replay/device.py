@@ -8,7 +8,8 @@ Input: a rank's tables on the common clock. Output: `Part`, with rows that `buil
   for: a collective waits for the work launched before it, and the work after an event wait for the collectives before.
 - A call that waits for the device returns after the record that ended last before it returned.
 - The host also needs time for the memory of a copy that is not pinned, to get it or to return it. No record shows this:
-  what it does after such a copy, before it launches a kernel, is part of the copy if it takes at most about as long.
+  what it does after such a copy, before it launches a kernel, may be that if it takes at most about as long. It counts
+  as copy and as work on the host.
 """
 
 import numpy as np
@@ -124,7 +125,7 @@ def _thread(part: Part, host: Table, memory: Column) -> None:
         source=point[rows],
         target=2 * rows,
         weight=part.time[2 * rows] - part.time[point[rows]],
-        work=np.where(memory[rows], int(Work.COPY), int(Work.HOST)),
+        work=np.where(memory[rows], int(Work.MEMORY), int(Work.HOST)),
         step=host["step"][rows],
         name=NONE,
     )

@@ -31,6 +31,7 @@ class Work(IntEnum):
     SYNC = 8  # from the end of a device record to the return of the call that waited for it
     ORDER = 9  # no work: the target only comes after the source
     UNEXPLAINED = 10  # the device was idle, and no recorded dependency says why
+    MEMORY = 11  # the host after a copy that is not pinned: it handles that memory, or works on something else
 
 
 class Edges(msgspec.Struct, frozen=True, kw_only=True):

@@ -22,6 +22,8 @@ from rankscope.analysis.replay.job_changes import Job, apply_to_job, job_of, unk
 _NS_PER_MS = 1e6
 _SAME = 0.03  # a traced step this close to the plain one differs by chance or by other than the host
 _HALVINGS = 12
+_ROUGH_HALVINGS = 7
+_FASTEST = 0.33  # of the recorded host's work: profilers made hosts up to 2.4 times as slow (docs/validation.md)
 _HOST_DECIDES = 0.2  # of the critical path
 _WRONG_BY = 0.03  # see docs/whatif.md: by how much predictions missed measured steps
 _T = 2.0
@@ -51,16 +53,25 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
     graph: Graph
     undisturbed: Column  # ns: the work of each edge, compute as if nothing communicated beside it
+    fastest: Column | None  # ns: the same with the least work of the host that gives the plain step; None: unknown
     slow: float
     host_factor: float | None
     as_plain: bool  # whether the replayed step is as long as the plain one
     notes: list[str]
 
     def run(
-        self, changes: Sequence[Change] = (), job: Job | None = None, ceilings: Ceilings | None = None
+        self,
+        changes: Sequence[Change] = (),
+        job: Job | None = None,
+        ceilings: Ceilings | None = None,
+        *,
+        fastest: bool = False,
     ) -> tuple[Graph, Column, Column]:
-        """Return the graph, the times and the weights in another job, after changes."""
-        weight = self.undisturbed
+        """Return the graph, the times and the weights in another job, after changes.
+
+        `fastest`: with the least work of the host that gives the plain step.
+        """
+        weight = self.fastest if fastest and self.fastest is not None else self.undisturbed
         if job is not None:
             weight = apply_to_job(self.graph, job, weight, ceilings)
         for change in changes:
@@ -78,12 +89,19 @@ def replay(recording: Recording, plain_ms: float | None = None, gradients: Gradi
     traced = graph.step_ns(graph.time) / _NS_PER_MS
     as_plain = plain_ms is not None and abs(traced / plain_ms - 1) <= _SAME
     if plain_ms is not None and traced > plain_ms * (1 + _SAME):
-        factor = _host_factor(graph, plain_ms)
+        factor = _largest_factor(graph, plain_ms)
+        as_plain = factor is not None
         if factor is None:
             notes.append("less work on the host does not explain why the plain step is shorter: only ratios hold")
-        else:
-            weight, as_plain = np.where(_of_host(graph), weight * factor, weight), True
-    return Replayed(graph=graph, undisturbed=weight, slow=slow, host_factor=factor, as_plain=as_plain, notes=notes)
+    fastest = None
+    if plain_ms is not None:
+        least = _least_factor(graph, min(plain_ms, traced) * (1 - _SAME), factor or 1.0)
+        fastest = np.where(_of_host(graph), weight * least, weight)
+    if factor is not None:
+        weight = np.where(_of_host(graph), weight * factor, weight)
+    return Replayed(
+        graph=graph, undisturbed=weight, fastest=fastest, slow=slow, host_factor=factor, as_plain=as_plain, notes=notes
+    )
 
 
 def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None = None) -> Prediction:
@@ -101,8 +119,11 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
     predicted = measured * graph.step_ns(after) / graph.step_ns(times)
     notes = list(replayed.notes)
     shares_after = shares(graph, path(graph, after, changed), by_rank=True)
-    if changes and recording.on_gpu and replayed.host_factor is None and _host_share(shares_after) > _HOST_DECIDES:
-        notes.append("then the host decides; its recorded work contains the profiler's, so the step may be shorter")
+    shortest = predicted
+    if changes and recording.on_gpu and _host_share(shares_after) > _HOST_DECIDES:
+        shortest = min(predicted, _predicted_with_fastest(replayed, wanted, job, recording.ceilings, measured))
+        if replayed.fastest is None or shortest < predicted * (1 - _WRONG_BY):
+            notes.append("then the host decides; its recorded work contains the profiler's, so the step may be shorter")
     if unsized := unknown_sizes(graph, job):
         notes.append(f"{unsized} collectives keep their recorded time, because their size was not recorded")
     spread = min(1.0, max(_standard_error(graph, times, after) * _T, _WRONG_BY)) if changes else 0.0
@@ -115,13 +136,22 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
         host_factor=replayed.host_factor,
         contention=replayed.slow,
         predicted_ms=predicted,
-        low_ms=predicted * (1 - spread),
+        low_ms=shortest * (1 - spread),
         high_ms=predicted * (1 + spread),
         before=_scaled(shares(graph, path(graph, times, weight), by_rank=True), measured),
         after=_scaled(shares_after, predicted),
         slack=slack(graph, times, weight),
         notes=notes,
     )
+
+
+def _predicted_with_fastest(
+    replayed: Replayed, changes: Sequence[Change], job: Job | None, ceilings: Ceilings | None, measured_ms: float
+) -> float:
+    """Return the predicted step (ms) if the host has as little work as the plain step allows."""
+    graph, before, _ = replayed.run(fastest=True)
+    _, after, _ = replayed.run(changes, job, ceilings, fastest=True)
+    return measured_ms * graph.step_ns(after) / graph.step_ns(before)
 
 
 def uses_ceilings(changes: Sequence[str]) -> bool:
@@ -146,21 +176,37 @@ def _of_host(graph: Graph) -> Column:
     return np.isin(graph.edges.work, [Work.HOST, Work.LAUNCH])
 
 
-def _host_factor(graph: Graph, plain_ms: float) -> float | None:
-    """Return the factor (0 to 1) of the host's work at which the replayed step has the length of the plain one.
+def _largest_factor(graph: Graph, plain_ms: float) -> float | None:
+    """Return the largest factor (0 to 1) of the host's work with which the replayed step is as long as the plain one.
 
     None if the replayed step is longer with any factor: then something else is slower under the profiler.
     """
-    host = _of_host(graph)
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        weight = np.where(host, np.rint(graph.edges.weight * middle), graph.edges.weight).astype(np.int64)
-        if graph.step_ns(graph.replay(weight)) / _NS_PER_MS > plain_ms:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if _with_host(graph, middle) > plain_ms else (middle, high)
     return None if low == 0.0 else (low + high) / 2
+
+
+def _least_factor(graph: Graph, step_ms: float, largest: float) -> float:
+    """Return the least factor of the host's work with which the replayed step still has this length.
+
+    It is the largest one if the host decides how long a step takes. If devices do, less of the host's work does not
+    show. Then it is the least that was seen elsewhere.
+    """
+    low, high = min(_FASTEST, largest), largest
+    if _with_host(graph, low) >= step_ms:
+        return low
+    for _ in range(_ROUGH_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _with_host(graph, middle) >= step_ms else (middle, high)
+    return high
+
+
+def _with_host(graph: Graph, factor: float) -> float:
+    """Return the replayed step (ms) with so many times the host's work."""
+    weight = np.where(_of_host(graph), np.rint(graph.edges.weight * factor), graph.edges.weight).astype(np.int64)
+    return graph.step_ns(graph.replay(weight)) / _NS_PER_MS
 
 
 def _standard_error(graph: Graph, times: Column, after: Column) -> float:

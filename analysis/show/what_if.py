@@ -17,6 +17,7 @@ _WORK = {
     "transfer": "transfer of collectives",
     "communication": "communication, wait and transfer",
     "sync": "return from synchronising calls",
+    "memory": "host after a copy: its memory, or code",
     "unexplained": "idle, nothing recorded says why",
 }
 _LEAST = 0.005  # of the step: rows below are summed

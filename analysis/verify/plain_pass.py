@@ -32,7 +32,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
 def throughput(plain: PassSteps, config: RunConfig | None) -> Throughput | None:
     """Return the job's speed in the plain pass; None without a step on every rank. Samples and MFU need `config`."""
     times, step_ns = step_times(plain), plain.step_ns()
-    if step_ns is None or not len(times) or len(plain.ranks) < world_size(plain, config):
+    if step_ns is None or not times.sum() or len(plain.ranks) < world_size(plain, config):
         return None
     mean_ms = float(times.mean())
     samples = None if config is None else samples_per_step(plain, config)

@@ -1,5 +1,6 @@
 """Gains by replay: no more than what really becomes faster without the fault, in jobs whose steps are known."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from rankscope.analysis import load
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.explain import mending as module
 from rankscope.analysis.explain.finding import Finding
-from rankscope.analysis.explain.findings import RULES, replayed, with_shared_time
+from rankscope.analysis.explain.findings import RULES, limited, with_shared_time
 from rankscope.analysis.explain.gain_limit import Room
 from rankscope.analysis.explain.mending import Mending
 from rankscope.analysis.result import Analysis
@@ -60,9 +61,9 @@ def without(job: Job, finding: Finding) -> Job:
 
 def mended(analysis: Analysis, plain_ms: float) -> list[Finding]:
     mending = Mending.of(analysis, plain_ms, BY_ID)
-    assert mending is not None and mending.as_plain
+    assert mending is not None
     room = Room.of(analysis.analysed_steps, plain_ms)
-    return with_shared_time(replayed(analysis.findings, mending, False, room, LIMITS), mending)
+    return with_shared_time(limited(analysis.findings, mending, False, room, LIMITS), mending)
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -72,7 +73,7 @@ def test_no_finding_promises_more_than_its_fault_costs(seed: int, tmp_path: Path
     for item in mended(load(tmp_path), step):
         if item.recoverable_ms:
             saved = step - simulate(without(job, item)) / MS
-            assert item.recoverable_ms <= saved + 0.02 * step, item
+            assert item.recoverable_ms <= saved + 0.03 * step, item
 
 
 def one(analysis: Analysis, name: str) -> Finding:
@@ -92,16 +93,38 @@ def test_transfers_bring_nothing_if_the_hosts_decide(tmp_path: Path) -> None:
     assert found["exposed_comm"].recoverable_ms == pytest.approx(saved, abs=0.01 * step)
 
 
-def test_what_a_copy_costs_the_host_belongs_to_it(tmp_path: Path) -> None:
-    """Memory that the driver returns after a copy is no copy, and no finding of its own."""
-    job = Job(world=2, copy=5 * MS, releases=5 * MS)
+@pytest.mark.parametrize("host", [274, 310])
+def test_the_profiler_s_own_time_on_the_host_hides_no_gain(host: int, tmp_path: Path) -> None:
+    """The devices decide how long a plain step takes. Under the profiler a host launches half as fast, as fast as they.
+
+    The longer one makes the traced step longer than the plain one, too.
+    """
+    job = Job(world=2, buckets=1, kernels=20, compute=(200 * US,) * 2, host=137 * US, transfer=4 * MS)
+    step = simulate(job) / MS
+    simulate(replace(job, host=host * US), tmp_path)
+    saved = step - simulate(replace(job, transfer=1)) / MS
+    found = {item.id: item for item in mended(load(tmp_path), step)}
+    assert found["exposed_comm"].recoverable_ms == pytest.approx(saved, rel=0.02)
+
+
+def test_time_after_a_copy_may_be_the_memory_s_or_the_host_s_own(tmp_path: Path) -> None:
+    """Rank 0 works on something else for 9 ms after its copy: no copy costs that, and it is no gain that vanishes."""
+    job = Job(world=4, copy=8 * MS, thinks=9 * MS, transfer=200 * US, host=10 * US, kernels=4, synchronises=True)
     step = simulate(job, tmp_path) / MS
-    saved = step - simulate(replace(job, copy=0, releases=0)) / MS
-    analysis = load(tmp_path)
-    parts = one(analysis, "copy_bound").recoverable_ms
-    found = {item.id: item for item in mended(analysis, step)}
-    assert parts is not None and parts < 0.6 * saved
-    assert found["copy_bound"].recoverable_ms == pytest.approx(saved, rel=0.03)
+    found = {item.id: item for item in mended(load(tmp_path), step)}
+    for name, without_it in (("copy_bound", replace(job, copy=0)), ("host_gap", replace(job, thinks=0))):
+        saved = step - simulate(without_it) / MS
+        assert found[name].recoverable_ms == pytest.approx(saved, rel=0.05)
+
+
+def test_without_launches_nothing_is_replayed(tmp_path: Path) -> None:
+    """Then nothing says that the devices wait for the loader."""
+    step = simulate(Job(world=2, loader=(9 * MS,) * 2), tmp_path) / MS
+    for path in tmp_path.glob("rank*.json"):
+        trace = json.loads(path.read_text())
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if event["cat"] != "cuda_runtime"]
+        path.write_text(json.dumps(trace))
+    assert Mending.of(load(tmp_path), step, BY_ID) is None
 
 
 @pytest.mark.parametrize(

@@ -25,17 +25,22 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("job", SAVED)
-def test_the_first_finding_promises_what_its_fix_saved(job: str, recorded: Path) -> None:
-    """From the parts of the traced steps it would be 7.6 and 0.7 ms: the rest is time of the host around the calls."""
+def test_a_finding_promises_no_more_than_its_fix_saved(job: str, recorded: Path) -> None:
+    """The replay without the fault gives it within 8 %, with the most or the least work of the host.
+
+    What follows a copy may be work of its own, so `copy_bound` promises only the copies: 7.6 ms.
+    """
     name, saved = SAVED[job]
-    first = load(recorded / job).findings[0]
-    assert first.id == name and first.recoverable_ms == pytest.approx(saved, rel=0.06)
+    (found,) = [item for item in load(recorded / job).findings if item.id == name]
+    low, high = found.evidence["replayed_ms"]
+    assert found.recoverable_ms is not None and 0.45 * saved <= found.recoverable_ms <= saved
+    assert min(abs(low - saved), abs(high - saved)) <= 0.08 * saved
 
 
-def test_what_the_host_hides_is_no_gain(recorded: Path) -> None:
+def test_what_the_host_may_hide_is_at_most_a_small_gain(recorded: Path) -> None:
     """Each of 52 all-reduces a step has its latency, but larger buckets saved 0.00 ms."""
     (small,) = [item for item in load(recorded / "tiny_buckets").findings if item.id == "small_buckets"]
-    assert (small.recoverable_ms, small.severity) == (0.0, "low")
+    assert small.evidence["replayed_ms"][0] == 0.0 and small.severity == "low"
 
 
 def test_a_gap_behind_a_wait_is_promised_once(recorded: Path) -> None:
@@ -47,5 +52,6 @@ def test_a_finding_and_whatif_give_the_same_step(recorded: Path, capsys: pytest.
     analysis = load(recorded / "pageable_copies")
     assert main([str(recorded / "pageable_copies"), "copy_bound"]) == 0
     assert analysis.without.step_ms is not None
-    left = analysis.without.step_ms - analysis.findings[0].evidence["replayed_ms"]
+    (found,) = [item for item in analysis.findings if item.id == "copy_bound"]
+    left = analysis.without.step_ms - found.evidence["replayed_ms"][1]
     assert f"With copy=instant a step takes about {left:.2f} ms" in " ".join(capsys.readouterr().out.split())
