@@ -20,7 +20,7 @@ from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.replay.changes import Change, parse
 from rankscope.analysis.replay.predict import Replayed, replay
 
-_MOST_RECORDS = 100_000  # of all ranks: replaying more takes several seconds
+_MOST_RECORDS = 50_000  # of all ranks: replaying more takes several seconds
 _EXPLAINED = 0.95  # share of the step that the recorded work must give; what follows from less is not known
 _NS_PER_MS = 1e6
 _SAME = 0.5  # share of the smaller gain from which two findings claim the same time

@@ -17,7 +17,7 @@ from rankscope.analysis.replay.graph import NONE, Graph
 _LEAST_EVIDENCE = 5.0  # sum of squared differences of the share beside communication
 _MOST = 1.0  # a kernel beside communication takes at most twice the time
 ROUNDS = 8  # of replay and new durations, at most
-_SETTLED = 2e-4  # share of a step by which a round changes it at the end
+_SETTLED = 2e-4  # share of compute by which a round changes it at the end
 
 
 def beside(graph: Graph, times: Column) -> Column:
@@ -89,16 +89,16 @@ def replay(graph: Graph, undisturbed: Column, slow: float) -> tuple[Column, Colu
     rows = _compute(graph)
     edge = graph.records.edge[rows]
     share = beside(graph, graph.time)[rows]
-    times, weight, step = graph.time, graph.edges.weight, 0.0
+    times, weight = graph.time, graph.edges.weight
     for _ in range(ROUNDS if slow else 1):
         disturbed = undisturbed.astype(float)
         disturbed[edge] *= 1 + slow * share
         weight = np.rint(disturbed).astype(np.int64)
         times = graph.replay(weight)
-        last, step = step, graph.step_ns(times)
-        if abs(step - last) <= _SETTLED * step:
+        now = beside(graph, times)[rows]
+        if slow * float(np.abs(now - share).mean() if len(rows) else 0.0) <= _SETTLED:
             break
-        share = (share + beside(graph, times)[rows]) / 2
+        share = (share + now) / 2
     return times, weight
 
 
