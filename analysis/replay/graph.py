@@ -7,6 +7,7 @@ work the times that follow.
 """
 
 from enum import IntEnum
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -65,7 +66,7 @@ class Records(msgspec.Struct, frozen=True, kw_only=True):
     edge: Column  # its work; NONE for a collective with known partners
 
 
-class Graph(msgspec.Struct, frozen=True, kw_only=True):
+class Graph(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Points in an order in which every edge goes forward, and the edges between them."""
 
     origin: int  # of `time`: ns on the common clock
@@ -83,21 +84,26 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     def __len__(self) -> int:
         return len(self.time)
 
-    @property
-    def roots(self) -> Column:
-        """Which points have no edge: they come when they were recorded."""
+    @cached_property
+    def _roots(self) -> list[int]:
+        """When points without an edge come, as they were recorded; earlier than all points for the others."""
         rooted = np.ones(len(self.time), bool)
         rooted[self.edges.target] = False
-        return rooted
+        lowest = int(self.time.min(initial=0)) - 1
+        found: list[int] = np.where(rooted, self.time, lowest).tolist()
+        return found
+
+    @cached_property
+    def _ways(self) -> tuple[list[int], list[int]]:
+        """Source and target of each edge, as lists, which a loop in Python reads faster."""
+        return self.edges.source.tolist(), self.edges.target.tolist()
 
     def replay(self, weight: Column | None = None, delay: Column | None = None) -> Column:
         """Return the time of each point (ns) with these weights and delays of the edges (default: the recorded)."""
         weight = self.edges.weight if weight is None else weight
         delay = self.edges.delay if delay is None else delay
-        lowest = int(self.time.min(initial=0)) - 1
-        times = np.where(self.roots, self.time, lowest).tolist()
-        rows = zip(self.edges.source.tolist(), self.edges.target.tolist(), (weight + delay).tolist(), strict=True)
-        for source, target, after in rows:
+        times = self._roots.copy()
+        for source, target, after in zip(*self._ways, (weight + delay).tolist(), strict=True):
             came = times[source] + after
             if came > times[target]:
                 times[target] = came
@@ -140,7 +146,7 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
         never = 2 * NEVER
         latest = np.where(self.ends > 0, last, never).tolist()
         after = (weight + delay).tolist()
-        source, target = self.edges.source.tolist(), self.edges.target.tolist()
+        source, target = self._ways
         for row in range(len(after) - 1, -1, -1):
             allowed = latest[target[row]] - after[row]
             if allowed < latest[source[row]]:
