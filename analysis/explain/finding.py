@@ -7,6 +7,7 @@ import msgspec
 from rankscope.analysis.core.limits import Limits
 
 Severity = Literal["high", "medium", "low"]
+SEVERITIES: tuple[Severity, ...] = ("low", "medium", "high")  # the least first
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ import msgspec
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.units import estimate_ms
-from rankscope.analysis.explain.finding import Finding, severity
+from rankscope.analysis.explain.finding import SEVERITIES, Finding, severity
 from rankscope.analysis.explain.gain_limit import Room
 from rankscope.analysis.explain.rule import Mended, Rule
 from rankscope.analysis.measure.recording import Recording
@@ -126,7 +126,9 @@ class Mending:
             "replayed_ms": [estimate_ms(value * _NS_PER_MS) for value in (replayed.least_ms, replayed.most_ms)],
             "step_ms": estimate_ms(self._plain_ms * _NS_PER_MS),  # the step that the gain is part of
         }
-        level = item.severity if new == gain else severity(share, limits)
+        level = severity(share, limits)
+        if new <= gain:  # it may have been capped
+            level = min(level, item.severity, key=SEVERITIES.index)
         return msgspec.structs.replace(item, recoverable_ms=new, evidence=evidence, severity=level)
 
     def share_time(self, item: Finding, other: Finding) -> bool | None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -115,6 +116,18 @@ def test_time_after_a_copy_may_be_the_memory_s_or_the_host_s_own(tmp_path: Path)
     for name, without_it in (("copy_bound", replace(job, copy=0)), ("host_gap", replace(job, thinks=0))):
         saved = step - simulate(without_it) / MS
         assert found[name].recoverable_ms == pytest.approx(saved, rel=0.05)
+
+
+def test_a_smaller_gain_is_no_more_severe(tmp_path: Path) -> None:
+    """A late rank that no plain step shows is medium at most, whatever the replay says."""
+    job = Job(world=2, loader=(50 * US, 30 * MS))
+    step = simulate(job, tmp_path) / MS
+    late = msgspec.structs.replace(one(load(tmp_path), "straggler_data"), severity="medium", recoverable_ms=2 * step)
+    mending = Mending.of(load(tmp_path), step, BY_ID)
+    assert mending is not None
+    (found,) = limited([late], mending, False, None, LIMITS)
+    assert found.severity == "medium"
+    assert found.recoverable_ms == pytest.approx(step - simulate(replace(job, loader=(50 * US,) * 2)) / MS, rel=0.03)
 
 
 def test_without_launches_nothing_is_replayed(tmp_path: Path) -> None:
