@@ -19,6 +19,7 @@ from rankscope.analysis.show.timeline.codes import EXPOSED_WAIT, HIDDEN_WAIT, NA
 from rankscope.analysis.show.timeline.sentences import TITLES, step_name, step_sentence
 
 _BINS = 600  # of a density, per step
+_TOGETHER = 64  # folded ranks whose parts are summed at a time, so that they need little memory
 _ON_DEMAND = 48  # further ranks that the page contains without showing them
 _NAMED_KERNELS = 250_000  # with more records, the page does not contain single kernels
 
@@ -204,13 +205,15 @@ def _density(timeline: Timeline, steps: Sequence[int], origin: int) -> Json | No
         return None
     from rankscope.analysis.show.timeline.tiles import summed
 
-    parts = Table.concat([view.parts for view in timeline.folded])
     found = []
     for step in steps:
         start, end = timeline.window(step)
         edges = np.unique(np.linspace(start, end, _BINS + 1).astype(np.int64))
-        own = parts.take(parts["step"] == step)
-        taken = summed(own["start"] - start, own["end"] - start, own["part"], len(NAMES), edges - start)
+        taken = np.zeros((len(NAMES), len(edges) - 1), np.int64)
+        for first in range(0, len(timeline.folded), _TOGETHER):
+            views = timeline.folded[first : first + _TOGETHER]
+            own = Table.concat([view.parts.take(view.parts["step"] == step) for view in views])
+            taken += summed(own["start"] - start, own["end"] - start, own["part"], len(NAMES), edges - start)
         mean = taken / (np.diff(edges) * len(timeline.folded))
         shared = np.rint(mean * 1000).astype(int)
         found.append({"start": start - origin, "end": end - origin, "shares": shared.T.tolist()})
