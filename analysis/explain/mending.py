@@ -18,6 +18,7 @@ from rankscope.analysis.explain.gain_limit import Room
 from rankscope.analysis.explain.rule import Mended, Rule
 from rankscope.analysis.measure.recording import Recording
 from rankscope.analysis.replay.changes import Change, parse
+from rankscope.analysis.replay.graph import Work
 from rankscope.analysis.replay.predict import Replayed, replay
 
 _MOST_RECORDS = 50_000  # of all ranks: replaying more takes several seconds
@@ -63,7 +64,7 @@ class Mending:
 
     @classmethod
     def of(cls, recording: Recording, plain_ms: float, rules: Mapping[str, Rule]) -> "Mending | None":
-        """Return None if the recorded steps cannot be replayed, or if the recorded work does not explain them."""
+        """Return None if the recorded work does not explain the recorded steps, or not the plain ones."""
         records = sum(len(data.kernels) for data in recording.ranks)
         if not recording.on_gpu or recording.stretch is not None or records > _MOST_RECORDS:
             return None
@@ -72,7 +73,8 @@ class Mending:
         except AnalysisError:
             return None
         graph = replayed.graph
-        if graph.reasons or graph.explained_ns() < _EXPLAINED * graph.step_ns(graph.time):
+        unknown = graph.reasons or graph.explained_ns() < _EXPLAINED * graph.step_ns(graph.time)
+        if unknown or not replayed.as_plain:
             return None
         return cls(replayed, plain_ms, len(recording.ranks), rules)
 
@@ -112,10 +114,10 @@ class Mending:
         It becomes larger only if the change removes exactly the fault, and at most as large as `room` has left.
         """
         rule, gain, replayed = self._rules[item.id], item.recoverable_ms, self.gain(item)
-        if gain is None or replayed is None or rule.mended is None or not rule.mended.complete:
+        if gain is None or replayed is None or rule.mended is None:
             return item
-        new = min(gain, replayed.most_ms)
-        if rule.mended.exact and self._replayed.as_plain and room is not None:
+        new = min(gain, replayed.most_ms) if rule.mended.complete else gain
+        if rule.mended.exact and room is not None:
             most = room.left(rule.remains, item.ranks, rule.part)
             new = max(new, replayed.least_ms if most is None else min(replayed.least_ms, most))
         new = estimate_ms(new * _NS_PER_MS)
@@ -132,7 +134,12 @@ class Mending:
         return msgspec.structs.replace(item, recoverable_ms=new, evidence=evidence, severity=level)
 
     def share_time(self, item: Finding, other: Finding) -> bool | None:
-        """Return whether mending both brings much less than the sum of both; None if a replay cannot tell."""
+        """Return whether mending both brings much less than the sum of both; None if a replay cannot tell.
+
+        It cannot if time may be of a copy or of the host's own, because then both have it.
+        """
+        if (self._replayed.graph.edges.work == Work.MEMORY).any():
+            return None
         one, two = self.gain(item), self.gain(other)
         if one is None or two is None or not min(one.fast_host_ms, two.fast_host_ms):
             return None

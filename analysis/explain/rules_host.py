@@ -165,7 +165,7 @@ RULES = (
             )
         },
         profiler_adds="shared",
-        mended=Mended(works=("sync",), exact=True),
+        mended=Mended(works=("sync",), exact=True, complete=False),
     ),
     Rule(
         id="copy_bound",

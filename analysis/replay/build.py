@@ -24,7 +24,7 @@ from rankscope.analysis.replay.graph import NONE, Edges, Graph, Records, Work
 from rankscope.analysis.replay.order import in_order, rest
 from rankscope.analysis.replay.part import FIELDS, Part
 
-_SYNC = found_in(re.compile(r"Synchronize"))
+_SYNC = found_in(re.compile(r"Synchronize|^(cuda|hip)Free$|MemcpyWithStream"))  # calls that wait for the device
 _COPY = found_in(re.compile(r"[mM]emcpy"))
 _EVENT_WAIT = found_in(re.compile(r"StreamWaitEvent"))
 _FIELDS = (*FIELDS, "rank", "call", "size")

@@ -192,7 +192,8 @@ def _awaited(host: Table, records: Table) -> tuple[Column, Column]:
     by = records["launched_at"][launched] // 2
     start, end = records["start"][launched], records["end"][launched]
     inside = host["copies"][by] & (start >= host["start"][by]) & (start <= host["end"][by])
-    inside &= (end - start > _SHORT_NS) & (end <= host["end"][by] + _TAIL_NS)
+    waited = (end - start > _SHORT_NS) | (host["end"][by] - host["start"][by] > _TAIL_NS)  # for it, or in front of it
+    inside &= waited & (end <= host["end"][by] + _TAIL_NS)
     copied[by[inside]] = launched[inside]
     queued = np.searchsorted(np.sort(records["launched_at"][launched]), 2 * np.arange(len(host)))
     begun = np.searchsorted(np.sort(records["start"][launched]), host["end"], "right")

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from rankscope.analysis.core import group_by
+from rankscope.analysis.core.intervals import measure, union
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.measure.ceilings import Ceilings
 from rankscope.analysis.measure.recording import Recording
@@ -23,7 +25,7 @@ _NS_PER_MS = 1e6
 _SAME = 0.03  # a traced step this close to the plain one differs by chance or by other than the host
 _HALVINGS = 12
 _ROUGH_HALVINGS = 7
-_FASTEST = 0.33  # of the recorded host's work: profilers made hosts up to 2.4 times as slow (docs/validation.md)
+_OF_THREAD = (Work.HOST, Work.LAUNCH, Work.LOADER, Work.MEMORY)
 _HOST_DECIDES = 0.2  # of the critical path
 _WRONG_BY = 0.03  # see docs/whatif.md: by how much predictions missed measured steps
 _T = 2.0
@@ -93,12 +95,11 @@ def replay(recording: Recording, plain_ms: float | None = None, gradients: Gradi
         as_plain = factor is not None
         if factor is None:
             notes.append("less work on the host does not explain why the plain step is shorter: only ratios hold")
-    fastest = None
-    if plain_ms is not None:
-        least = _least_factor(graph, min(plain_ms, traced) * (1 - _SAME), factor or 1.0)
-        fastest = np.where(_of_host(graph), weight * least, weight)
     if factor is not None:
         weight = np.where(_of_host(graph), weight * factor, weight)
+    fastest = None
+    if as_plain and plain_ms is not None:
+        fastest = weight - _needless(graph, factor or 1.0, min(plain_ms, traced) * (1 - _SAME))
     return Replayed(
         graph=graph, undisturbed=weight, fastest=fastest, slow=slow, host_factor=factor, as_plain=as_plain, notes=notes
     )
@@ -188,19 +189,40 @@ def _largest_factor(graph: Graph, plain_ms: float) -> float | None:
     return None if low == 0.0 else (low + high) / 2
 
 
-def _least_factor(graph: Graph, step_ms: float, largest: float) -> float:
-    """Return the least factor of the host's work with which the replayed step still has this length.
+def _needless(graph: Graph, factor: float, step_ms: float) -> Column:
+    """Return by how much less (ns) each edge of the host may take, with the replayed step still at least this long.
 
-    It is the largest one if the host decides how long a step takes. If devices do, less of the host's work does not
-    show. Then it is the least that was seen elsewhere.
+    `factor`: of the host's work, see `_largest_factor`. What a host does while its device is busy may be the
+    profiler's, or a wait for the device in a call that does not say so. If devices decide how long a step takes, no
+    step shows it.
     """
-    low, high = min(_FASTEST, largest), largest
-    if _with_host(graph, low) >= step_ms:
-        return low
+    weight = np.where(_of_host(graph), graph.edges.weight * factor, graph.edges.weight)
+    beside = _beside_device(graph) * weight
+
+    def lasts(kept: float) -> bool:
+        replayed = graph.replay(np.rint(weight - (1 - kept) * beside).astype(np.int64))
+        return graph.step_ns(replayed) / _NS_PER_MS >= step_ms
+
+    if lasts(0.0):
+        return np.asarray(beside)
+    low, high = 0.0, 1.0
     for _ in range(_ROUGH_HALVINGS):
         middle = (low + high) / 2
-        low, high = (low, middle) if _with_host(graph, middle) >= step_ms else (middle, high)
-    return high
+        low, high = (low, middle) if lasts(middle) else (middle, high)
+    return np.asarray((1 - high) * beside)
+
+
+def _beside_device(graph: Graph) -> Column:
+    """Return for each edge of a thread the share of its time in which its device is busy; 0 for other edges."""
+    edges, records = graph.edges, graph.records
+    start, end = graph.time[edges.source], graph.time[edges.target]
+    share = np.zeros(len(edges))
+    of_thread = np.isin(edges.work, _OF_THREAD) & (end > start)
+    for rank, own in group_by.positions(records.rank).items():
+        busy = union(graph.time[records.start[own]], graph.time[records.end[own]])
+        rows = np.flatnonzero(of_thread & (edges.rank == rank))
+        share[rows] = measure(busy, start[rows], end[rows]) / (end[rows] - start[rows])
+    return share
 
 
 def _with_host(graph: Graph, factor: float) -> float:

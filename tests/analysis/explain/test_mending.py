@@ -108,6 +108,28 @@ def test_the_profiler_s_own_time_on_the_host_hides_no_gain(host: int, tmp_path: 
     assert found["exposed_comm"].recoverable_ms == pytest.approx(saved, rel=0.02)
 
 
+@pytest.mark.parametrize("loader", [6, 9])
+def test_a_loader_that_only_the_profiler_slows_hides_no_gain(loader: int, tmp_path: Path) -> None:
+    """It takes 3 ms in plain steps, which the devices hide."""
+    job = Job(world=2, buckets=1, kernels=8, compute=(200 * US,) * 2, transfer=6 * MS, loader=(3 * MS,) * 2)
+    step = simulate(job) / MS
+    simulate(replace(job, loader=(loader * MS,) * 2), tmp_path)
+    saved = step - simulate(replace(job, transfer=1)) / MS
+    found = {item.id: item for item in mended(load(tmp_path), step)}
+    assert found["exposed_comm"].recoverable_ms == pytest.approx(saved, rel=0.03)
+
+
+@pytest.mark.parametrize("call", ["cudaStreamSynchronize", "cudaFree", "hipMemcpyWithStream"])
+def test_a_call_that_waits_without_saying_so_hides_no_gain(call: str, tmp_path: Path) -> None:
+    job = Job(world=2, buckets=1, kernels=20, compute=(100 * US,) * 2, transfer=4 * MS, synchronises=True)
+    step = simulate(job, tmp_path) / MS
+    for path in tmp_path.glob("rank*.json"):
+        path.write_text(path.read_text().replace("cudaStreamSynchronize", call))
+    saved = step - simulate(replace(job, transfer=1)) / MS
+    found = {item.id: item for item in mended(load(tmp_path), step)}
+    assert found["exposed_comm"].recoverable_ms == pytest.approx(saved, rel=0.05)
+
+
 def test_time_after_a_copy_may_be_the_memory_s_or_the_host_s_own(tmp_path: Path) -> None:
     """Rank 0 works on something else for 9 ms after its copy: no copy costs that, and it is no gain that vanishes."""
     job = Job(world=4, copy=8 * MS, thinks=9 * MS, transfer=200 * US, host=10 * US, kernels=4, synchronises=True)
