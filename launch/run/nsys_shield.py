@@ -2,7 +2,8 @@
 
 torchrun ends ranks by SIGTERM. nsys would forward the signal and could be killed while it writes the report. So this
 process keeps the signal from nsys and sends it to the rank. nsys then sees its program end and writes the report. nsys
-exits with the rank's exit status, and so does this process; with 1 if nsys has not started the rank.
+exits with the rank's exit status, and so does this process; with 1 if nsys has not started the rank. nsys may lose its
+agent before it starts the rank, on a busy host. Then it is started again.
 """
 
 import json
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -26,6 +28,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _CRASHES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _LAUNCHER, _TEE = "nsys-launcher", "nsys-tee"
 _AGAIN_S = 0.2
+_STARTS = 3  # of nsys, if it ends without having started the rank
 
 
 def main(arguments: list[str]) -> int:
@@ -37,25 +40,26 @@ def main(arguments: list[str]) -> int:
     if not is_profiled(config, rank, local_rank):
         os.execv(command[0], command)
     progress = run_dir.for_pass(PASS).rank(rank).progress
-    return _Shield(_command(config, run_dir, rank, command), progress).run()
+    return _Shield(lambda start: _command(config, run_dir, rank, command, start), progress).run()
 
 
-def _command(config: RunConfig, run_dir: RunDir, rank: int, command: list[str]) -> list[str]:
+def _command(config: RunConfig, run_dir: RunDir, rank: int, command: list[str], start: int) -> list[str]:
     rank_dir = run_dir.for_pass(PASS).rank(rank)
     rank_dir.path.mkdir(parents=True, exist_ok=True)
     cuda = sees_gpu(json.loads(run_dir.environment.read_text()), config)
-    session = f"rankscope-{os.getpid()}-{rank}"
+    session = f"rankscope-{os.getpid()}-{rank}-{start}"
     return profile_command(program(config), config, rank_dir, session, cuda=cuda, command=command)
 
 
 class _Shield:
     """Waits for nsys, and sends a signal that asks to stop to the rank, once."""
 
-    def __init__(self, command: list[str], progress: Path) -> None:
-        self._command = command
+    def __init__(self, command: Callable[[int], list[str]], progress: Path) -> None:
+        self._command = command  # by the number of the start
         self._progress = progress
         self._asked: int | None = None
         self._told = False
+        self._started = False  # whether a program of nsys was seen
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> int:
@@ -67,11 +71,21 @@ class _Shield:
         umask = os.umask(0)
         os.umask(umask)
         environment = os.environ | {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0", "RANKSCOPE_UMASK": f"{umask:o}"}
-        self._process = subprocess.Popen(self._command, env=environment, start_new_session=True)
+        status = 1
+        for start in range(_STARTS):
+            status = self._run_once(self._command(start), environment)
+            if self._started or self._progress.exists() or self._asked is not None:
+                break
+            print(f"nsys ended with status {status} before it started the rank", file=sys.stderr, flush=True)
+        return self._leave(status)
+
+    def _run_once(self, command: list[str], environment: dict[str, str]) -> int:
+        self._process = subprocess.Popen(command, env=environment, start_new_session=True)
         while True:
             try:
-                return self._leave(self._process.wait(_AGAIN_S))
+                return self._process.wait(_AGAIN_S)
             except subprocess.TimeoutExpired:
+                self._started = self._started or bool(applications(self._process.pid))
                 self._tell()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:

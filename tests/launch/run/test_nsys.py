@@ -39,6 +39,7 @@ def run(tmp_path: Path, *overrides: str) -> tuple[int, dict[str, object], Path]:
     [
         ("no-report", "nsys_report_missing", "wrote no usable report", True),
         ("fails", "nsys_failed", "fake nsys: cannot attach", False),
+        ("agent-lost-once", "nsys_report_missing", "wrote no usable report", True),
         ("agent-lost", "nsys_failed", "before it started the rank: Connection to Agent lost", False),
         ("same-name", "nsys_export_failed", "fake nsys: not a report", True),
         ("killed", "nsys_report_unfinished", "no importer of its release", True),
