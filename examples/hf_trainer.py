@@ -9,6 +9,7 @@ import argparse
 import tempfile
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
@@ -74,6 +75,8 @@ def main() -> None:
         trainer.train()
         total = sum(parameter.detach().double().sum().item() for parameter in model.parameters())
         print(f"rank {arguments.process_index}: {trainer.state.global_step} steps, sum of parameters {total:.12g}")
+    if dist.is_initialized():  # the Trainer leaves it, and gloo's threads can abort a process that exits with it
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import warnings
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -63,6 +64,8 @@ def main() -> None:
     trainer.fit(model, DataLoader(dataset, options.batch_size, shuffle=True))
     total = sum(parameter.detach().double().sum().item() for parameter in model.parameters())
     print(f"rank {trainer.global_rank}: {trainer.global_step} steps, sum of parameters {total:.12g}")
+    if dist.is_initialized():  # Lightning leaves it, and gloo's threads can abort a process that exits with it
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

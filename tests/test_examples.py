@@ -57,7 +57,9 @@ def test_adapters(script: str, package: str, arguments: tuple[str, ...], micro_s
     pytest.importorskip(package)
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--rdzv-backend=c10d"]
     command = [sys.executable, *launcher, "--rdzv-endpoint=localhost:0", str(EXAMPLES / script), *arguments]
-    bare = subprocess.run(command, capture_output=True, text=True, timeout=180, check=True).stdout
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    bare = done.stdout
     run_dir = tmp_path / "run"
     summary = profiled(script, run_dir, *arguments, passes="torch", more=("run_on=true",))
     assert (summary["steps"], summary["ranks"]) == ([2, 3], [0, 1])
