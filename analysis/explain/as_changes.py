@@ -26,7 +26,7 @@ def changes_of(words: Sequence[str], findings: Sequence[Finding], recorded: int,
             mended = None if rule is None else rule.mended
             if mended is None:
                 raise AnalysisError(
-                    f"{word}: no change of the recorded work stands for mending it; try `rankscope try`"
+                    f"{word}: no change of the recorded work mends it; measure its fix with `rankscope try`"
                 )
             found += changes_for(by_id[word], mended, recorded, gpu=gpu)
         elif rule is not None:

@@ -1,9 +1,9 @@
 """What mending a finding would bring, by a replay of the recorded steps without its fault.
 
-Input: findings with gains from the parts of the steps, and the recording. Output: the same findings, whose gains a
-replay limits. It sees what the parts cannot: that something else decides how long the step is. It needs the plain step.
-The recorded host is slower than the job's, by how much is not known exactly. So every replay is done twice: with the
-most and with the least work of the host that gives the plain step.
+Input: findings with gains from the parts of the steps, and the recording. Output: the same findings with limited gains.
+A replay shows what the parts cannot: whether something else decides how long the step is. It needs the plain step. The
+profiler slows the host by an unknown amount. So each replay is done twice: with the most and with the least work of the
+host that gives the plain step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,8 +103,8 @@ class Mending:
         """Return the replayed step (ns) with the most and with the least work of the host."""
         parsed = [change for text in changes if isinstance(change := parse(text), Change)]
         found = []
-        for fastest in (False, True):
-            graph, times, _ = self._replayed.run(parsed, fastest=fastest)
+        for fast_host in (False, True):
+            graph, times, _ = self._replayed.run(parsed, fast_host=fast_host)
             found.append(graph.step_ns(times))
         return found
 
@@ -136,7 +136,7 @@ class Mending:
     def share_time(self, item: Finding, other: Finding) -> bool | None:
         """Return whether mending both brings much less than the sum of both; None if a replay cannot tell.
 
-        It cannot if time may be of a copy or of the host's own, because then both have it.
+        It cannot if time may belong to a copy or to the host, because then both gains contain it.
         """
         if (self._replayed.graph.edges.work == Work.MEMORY).any():
             return None

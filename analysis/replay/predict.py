@@ -24,7 +24,7 @@ from rankscope.analysis.replay.job_changes import Job, apply_to_job, job_of, unk
 _NS_PER_MS = 1e6
 _SAME = 0.03  # a traced step this close to the plain one differs by chance or by other than the host
 _HALVINGS = 12
-_ROUGH_HALVINGS = 7
+_ROUGH_HALVINGS = 7  # find a share to 1 %
 _OF_THREAD = (Work.HOST, Work.LAUNCH, Work.LOADER, Work.MEMORY)
 _HOST_DECIDES = 0.2  # of the critical path
 _WRONG_BY = 0.03  # see docs/whatif.md: by how much predictions missed measured steps
@@ -55,7 +55,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
 
     graph: Graph
     undisturbed: Column  # ns: the work of each edge, compute as if nothing communicated beside it
-    fastest: Column | None  # ns: the same with the least work of the host that gives the plain step; None: unknown
+    fast_host: Column | None  # ns: the same with the least work of the host that gives the plain step; None: unknown
     slow: float
     host_factor: float | None
     as_plain: bool  # whether the replayed step is as long as the plain one
@@ -67,13 +67,13 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
         job: Job | None = None,
         ceilings: Ceilings | None = None,
         *,
-        fastest: bool = False,
+        fast_host: bool = False,
     ) -> tuple[Graph, Column, Column]:
         """Return the graph, the times and the weights in another job, after changes.
 
-        `fastest`: with the least work of the host that gives the plain step.
+        `fast_host`: with the least work of the host that gives the plain step.
         """
-        weight = self.fastest if fastest and self.fastest is not None else self.undisturbed
+        weight = self.fast_host if fast_host and self.fast_host is not None else self.undisturbed
         if job is not None:
             weight = apply_to_job(self.graph, job, weight, ceilings)
         for change in changes:
@@ -97,11 +97,17 @@ def replay(recording: Recording, plain_ms: float | None = None, gradients: Gradi
             notes.append("less work on the host does not explain why the plain step is shorter: only ratios hold")
     if factor is not None:
         weight = np.where(_of_host(graph), weight * factor, weight)
-    fastest = None
+    fast_host = None
     if as_plain and plain_ms is not None:
-        fastest = weight - _needless(graph, factor or 1.0, min(plain_ms, traced) * (1 - _SAME))
+        fast_host = weight - _spare(graph, factor or 1.0, min(plain_ms, traced) * (1 - _SAME))
     return Replayed(
-        graph=graph, undisturbed=weight, fastest=fastest, slow=slow, host_factor=factor, as_plain=as_plain, notes=notes
+        graph=graph,
+        undisturbed=weight,
+        fast_host=fast_host,
+        slow=slow,
+        host_factor=factor,
+        as_plain=as_plain,
+        notes=notes,
     )
 
 
@@ -122,8 +128,8 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
     shares_after = shares(graph, path(graph, after, changed), by_rank=True)
     shortest = predicted
     if changes and recording.on_gpu and _host_share(shares_after) > _HOST_DECIDES:
-        shortest = min(predicted, _predicted_with_fastest(replayed, wanted, job, recording.ceilings, measured))
-        if replayed.fastest is None or shortest < predicted * (1 - _WRONG_BY):
+        shortest = min(predicted, _predicted_with_fast_host(replayed, wanted, job, recording.ceilings, measured))
+        if replayed.fast_host is None or shortest < predicted * (1 - _WRONG_BY):
             notes.append("then the host decides; its recorded work contains the profiler's, so the step may be shorter")
     if unsized := unknown_sizes(graph, job):
         notes.append(f"{unsized} collectives keep their recorded time, because their size was not recorded")
@@ -146,12 +152,12 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
     )
 
 
-def _predicted_with_fastest(
+def _predicted_with_fast_host(
     replayed: Replayed, changes: Sequence[Change], job: Job | None, ceilings: Ceilings | None, measured_ms: float
 ) -> float:
     """Return the predicted step (ms) if the host has as little work as the plain step allows."""
-    graph, before, _ = replayed.run(fastest=True)
-    _, after, _ = replayed.run(changes, job, ceilings, fastest=True)
+    graph, before, _ = replayed.run(fast_host=True)
+    _, after, _ = replayed.run(changes, job, ceilings, fast_host=True)
     return measured_ms * graph.step_ns(after) / graph.step_ns(before)
 
 
@@ -189,12 +195,11 @@ def _largest_factor(graph: Graph, plain_ms: float) -> float | None:
     return None if low == 0.0 else (low + high) / 2
 
 
-def _needless(graph: Graph, factor: float, step_ms: float) -> Column:
-    """Return by how much less (ns) each edge of the host may take, with the replayed step still at least this long.
+def _spare(graph: Graph, factor: float, step_ms: float) -> Column:
+    """Return how much time (ns) each edge of the host can lose while the replayed step stays at least this long.
 
-    `factor`: of the host's work, see `_largest_factor`. What a host does while its device is busy may be the
-    profiler's, or a wait for the device in a call that does not say so. If devices decide how long a step takes, no
-    step shows it.
+    Only time beside a busy device can go: it may be the profiler's, or a wait in a call whose name does not say so.
+    `factor`: of the host's work, from `_largest_factor`.
     """
     weight = np.where(_of_host(graph), graph.edges.weight * factor, graph.edges.weight)
     beside = _beside_device(graph) * weight

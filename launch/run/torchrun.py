@@ -145,7 +145,7 @@ def _watch(
     with Display(passes, ranks) as display:
         while agent.poll() is None:
             if stop.signum is not None:
-                more = "; then nsys may write as long again" if pass_dir.name == "nsys" else ""
+                more = "; then nsys has as long again to write" if pass_dir.name == "nsys" else ""
                 display.say(f"{pass_dir.name}: stopping the ranks, at most {config.launch.grace_s:g} s{more}")
             stop.check()
             progress = read_progress(pass_dir)

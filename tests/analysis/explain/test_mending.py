@@ -96,9 +96,9 @@ def test_transfers_bring_nothing_if_the_hosts_decide(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", [274, 310])
 def test_the_profiler_s_own_time_on_the_host_hides_no_gain(host: int, tmp_path: Path) -> None:
-    """The devices decide how long a plain step takes. Under the profiler a host launches half as fast, as fast as they.
+    """The devices decide how long a plain step takes. Under the profiler the hosts need as long as the devices.
 
-    The longer one makes the traced step longer than the plain one, too.
+    With the longer time they need longer, so the traced step is longer than the plain one.
     """
     job = Job(world=2, buckets=1, kernels=20, compute=(200 * US,) * 2, host=137 * US, transfer=4 * MS)
     step = simulate(job) / MS
@@ -131,7 +131,7 @@ def test_a_call_that_waits_without_saying_so_hides_no_gain(call: str, tmp_path: 
 
 
 def test_time_after_a_copy_may_be_the_memory_s_or_the_host_s_own(tmp_path: Path) -> None:
-    """Rank 0 works on something else for 9 ms after its copy: no copy costs that, and it is no gain that vanishes."""
+    """Rank 0 works on something else for 9 ms after its copy. The copy does not cost that; `host_gap` keeps it."""
     job = Job(world=4, copy=8 * MS, thinks=9 * MS, transfer=200 * US, host=10 * US, kernels=4, synchronises=True)
     step = simulate(job, tmp_path) / MS
     found = {item.id: item for item in mended(load(tmp_path), step)}
@@ -153,7 +153,7 @@ def test_a_smaller_gain_is_no_more_severe(tmp_path: Path) -> None:
 
 
 def test_without_launches_nothing_is_replayed(tmp_path: Path) -> None:
-    """Then nothing says that the devices wait for the loader."""
+    """Without them nothing says that the devices wait for the loader."""
     step = simulate(Job(world=2, loader=(9 * MS,) * 2), tmp_path) / MS
     for path in tmp_path.glob("rank*.json"):
         trace = json.loads(path.read_text())
