@@ -25,9 +25,8 @@ def changes_of(words: Sequence[str], findings: Sequence[Finding], recorded: int,
         if word in by_id:
             mended = None if rule is None else rule.mended
             if mended is None:
-                raise AnalysisError(
-                    f"{word}: no change of the recorded work mends it; measure its fix with `rankscope try`"
-                )
+                text = "no change of the recorded work mends it; give a change instead, such as compute*0.9"
+                raise AnalysisError(f"{word}: {text}")
             found += changes_for(by_id[word], mended, recorded, gpu=gpu)
         elif rule is not None:
             there = ", ".join(by_id) or "none"
