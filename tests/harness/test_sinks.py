@@ -135,6 +135,35 @@ def test_a_sink_that_fails_is_dropped(background: bool, caplog: pytest.LogCaptur
     ]
 
 
+@pytest.mark.parametrize(
+    ("opens", "calls", "told"),
+    [
+        (False, ["stats", "event"], "ConnectionError: no server"),
+        (True, ["event", "stats"], "OSError: the server is gone"),  # it refuses the first numbers
+        (True, ["stats", "event"], None),  # its library may have ended the run with the process
+    ],
+)
+def test_a_failure_after_the_end_is_told_if_every_number_is_lost(
+    opens: bool, calls: list[str], told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A short training ends before its sink is open."""
+    go = threading.Event()
+
+    def make() -> Kept:
+        go.wait(60)
+        if not opens:
+            raise ConnectionError("no server")
+        return Kept()
+
+    sink = Background("it", make)
+    for call in calls:
+        sink.stats({"step": 1}) if call == "stats" else sink.event({"event": "window"}, "")
+    threading.Timer(0.1, go.set).start()
+    sink.close()
+    expected = [] if told is None else [f"rankscope: it gets no more numbers: {told}"]
+    assert [record.getMessage() for record in caplog.records] == expected
+
+
 def test_a_sink_that_does_not_answer_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
     go = threading.Event()
     kept = Kept(go)

@@ -96,15 +96,19 @@ class Background:
             self._left_out += 1
 
     def _work(self) -> None:
+        taken = 0
         try:
             sink = self._make()
             method = ""
             while method != "close":
                 method, arguments = self._calls.get()
                 getattr(sink, method)(*arguments)
+                taken += 1
         except (Exception, KeyboardInterrupt) as error:  # as in `Guarded`; a library may raise the latter in a thread
             self._failed = True
-            if not self._closing:  # the library may have ended its run with the process
+            # A sink that has worked may fail at the end because its library ended the run with the process: no news.
+            # One that has taken nothing until then, as after a short training, has lost every number.
+            if not (taken and self._closing):
                 _say(self._name, error)
 
 
