@@ -185,7 +185,7 @@ def test_a_log_that_fails_is_dropped_with_one_line(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     done, folder = watched(tmp_path, "none", 0, 30, "('mlflow', 'nonsense://')", "('tensorboard', True)")
     assert done.stdout.count("loss") == 2 and done.stderr.count("rankscope:") == 1
-    assert "mlflow gets no more numbers" in done.stderr
+    assert "rankscope: mlflow " in done.stderr  # it gets no more numbers, or did not open in time
     assert len(monitor_steps(folder)) == 60 and (folder / "tensorboard" / "rank1").exists()
 
 
