@@ -15,7 +15,7 @@ from .show.browser import OpenPage
 @pytest.fixture(autouse=True, scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     if kineto.has_scanner():  # compiled code stays where it always is: compiling takes seconds
-        from rankscope.analysis.read.kineto.fast.scanner import kernels
+        from rankscope.analysis.read.kineto.fast.machine_code import kernels
 
         kernels()
     with pytest.MonkeyPatch.context() as patch:

@@ -14,6 +14,7 @@ from rankscope.analysis.read.decode import integers
 from rankscope.analysis.read.kineto import stream
 from rankscope.analysis.read.kineto.columns import Builder
 from rankscope.analysis.read.kineto.events import EventReader
+from rankscope.analysis.read.kineto.fast import machine_code
 from rankscope.analysis.read.rank_trace import RankTrace
 from rankscope.conf.plain_text import path_text
 
@@ -23,10 +24,15 @@ def has_scanner() -> bool:
     return importlib.util.find_spec("numba") is not None
 
 
+def is_compiled() -> bool:
+    """Return whether the scanner was compiled before, by this version and this user."""
+    return machine_code.are_kept()
+
+
 def warm_up() -> None:
-    """Compile the scanner if numba works, so that processes started later find the compiled code."""
+    """Load or compile the scanner if numba works, so that processes started later find the compiled code."""
     try:
-        from rankscope.analysis.read.kineto.fast.scanner import kernels
+        from rankscope.analysis.read.kineto.fast.machine_code import kernels
 
         kernels()
     except ImportError:

@@ -15,6 +15,7 @@ from rankscope.analysis.read.kineto.fast.llvm import (
     between,
     byte,
     count_bits,
+    kernel,
     lowest_bit,
     put_int32,
     put_int64,
@@ -124,7 +125,7 @@ def _is_escape(base: Any, at: Any) -> Any:
     return c == 34 or c == 92 or c == 47 or c == 98 or c == 102 or c == 110 or c == 114 or c == 116
 
 
-@njit("int64(int64, int64, int64, int64)", cache=True, nogil=True)
+@kernel(4)
 def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
     """Write the positions of quotes, brackets, and scalars that follow a comma; return how many there are."""
     count = 0
@@ -234,7 +235,7 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
     return count
 
 
-@njit("int64(int64, int64)", cache=True, nogil=True)
+@kernel(2)
 def count_lines(base: Any, length: Any) -> Any:
     """Return the number of line ends in the first `length` bytes; 64 more must be readable."""
     lines = 0

@@ -33,5 +33,6 @@ FIELD = {name: number for number, name in enumerate(FIELDS)}
 # The scan's state between calls, by position in an array of int64.
 AT_ENTRY, CUT_AT, KEYS, EVENT_MULTIPLIER, ARGUMENT_MULTIPLIER, CLASSES, CAPACITY, HAS_ESCAPES = range(8)
 OUT, ROWS = 8, 14  # the first of the addresses and of the row counts of the row buffers
-STATE = 19
+BEFORE = 19  # the first of the row counts before the last event
+STATE = 24
 SCRATCH = len(FIELDS) + 6  # after the fields: pid and tid as one key, and the last pid, tid and thread

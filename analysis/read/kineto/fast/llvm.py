@@ -8,9 +8,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+
+def kernel(arguments: int) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function of `arguments` int64 that returns one, for `machine_code`: nothing of Python is around it."""
+    signature = f"int64({', '.join(['int64'] * arguments)})"
+    compiled: Callable[[Callable[..., Any]], Any] = njit(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    return compiled
+
 
 WIDTH = 64  # bytes compared at once: one bit each in a 64-bit mask
 _I64 = ir.IntType(64)

@@ -6,12 +6,11 @@ how the scan ended: an ambiguous event stops it (`ODD`).
 
 from typing import Any
 
-import numpy as np
 from numba import njit
 
 from rankscope.analysis.read.kineto.fast import layout
 from rankscope.analysis.read.kineto.fast.event import GOES_ON, event
-from rankscope.analysis.read.kineto.fast.llvm import byte, int32, int64, put_int64
+from rankscope.analysis.read.kineto.fast.llvm import byte, int32, int64, kernel, put_int64
 from rankscope.analysis.read.kineto.fast.symbols import blank, symbol
 
 _FIELD = layout.FIELD
@@ -29,7 +28,7 @@ _OF_THREAD = 1 << _PID | 1 << _TID
 _OF_EXTERNAL = 1 << _EXTERNAL | 1 << _EXTERNAL_OLD
 _OF_LAUNCH = 1 << _CORRELATION | 1 << _BYTES | 1 << _OCCUPANCY | 1 << _SM_SHARE
 _OF_DEVICE = _ALWAYS | _OF_LAUNCH | _OF_EXTERNAL | 1 << _DEVICE | 1 << _STREAM
-_CAPACITY, _OUT, _ROWS = layout.CAPACITY, layout.OUT, layout.ROWS
+_CAPACITY, _OUT, _ROWS, _BEFORE = layout.CAPACITY, layout.OUT, layout.ROWS, layout.BEFORE
 _CLASSES = layout.CLASSES
 _AT_ENTRY, _CUT_AT, _FIELDS_OF_CALL = layout.AT_ENTRY, layout.CUT_AT, len(layout.COLLECTIVE_ROW)
 
@@ -134,7 +133,7 @@ def _put(scratch: Any, state: Any, table: Any, mistyped: Any) -> Any:
     return GOES_ON
 
 
-@njit("int64(int64, int64, int64, int64, int64, int64, int64)", cache=True, nogil=True)
+@kernel(7)
 def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: Any, table: Any) -> Any:
     """Read complete events, starting at the state's entry; return why the scan stopped.
 
@@ -143,7 +142,6 @@ def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: A
     """
     k = int64(state, _AT_ENTRY)
     cap = int64(state, _CAPACITY)
-    before = np.empty(5, np.int64)
     begun = False
     while k < count:
         p = int32(positions, k)
@@ -156,8 +154,9 @@ def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: A
         if c == 93:
             return layout.END
         for kind in range(5):
-            before[kind] = int64(state, _ROWS + kind)
-            if before[kind] >= cap:
+            rows = int64(state, _ROWS + kind)
+            put_int64(state, _BEFORE + kind, rows)
+            if rows >= cap:
                 return layout.FULL
         begun = True
         status, k, mistyped = event(base, end, positions, count, k, scratch, state, table)
@@ -167,5 +166,5 @@ def scan(base: Any, end: Any, positions: Any, count: Any, scratch: Any, state: A
             return status
     if begun:  # the last event may continue after the window's end
         for kind in range(5):
-            put_int64(state, _ROWS + kind, before[kind])
+            put_int64(state, _ROWS + kind, int64(state, _BEFORE + kind))
     return layout.CUT

@@ -1,4 +1,4 @@
-"""The accelerated way to read events: windows of bytes in, columns out, no object per event. Needs numba.
+"""The accelerated way to read events: windows of bytes in, columns out, no object per event. Needs numba (`machine_code`).
 
 Input: a buffer that begins at an event. Output: the columns of its complete events, or None if anything in it is not
 certainly plain JSON. The caller then reads this buffer with msgspec, which handles all kinds of damage. Memory: one
@@ -6,12 +6,7 @@ window, its rows, and one copy of each distinct string.
 """
 
 import codecs
-import hashlib
-import shutil
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,8 +17,8 @@ from rankscope.analysis.read.decode import Codes
 from rankscope.analysis.read.kineto.columns import CALL_ROW
 from rankscope.analysis.read.kineto.fast import layout
 from rankscope.analysis.read.kineto.fast.keys import key_tables
+from rankscope.analysis.read.kineto.fast.machine_code import kernels
 from rankscope.analysis.read.rank_trace import CODED
-from rankscope.conf.user_cache import is_private, user_folder
 
 WINDOW = 2 << 20  # bytes: small enough for the CPU cache
 _PADDING = 64  # readable bytes after a window
@@ -155,15 +150,15 @@ class _Symbols:
         self._resize()
 
     def _resize(self) -> None:
-        rehash = kernels()[3]
         hashes, slots = np.zeros(self._size, np.uint64), np.full(self._size, -1, np.int32)
-        rehash(self._hashes, self._slots, hashes, slots)
+        old = (_address(self._hashes), _address(self._slots), len(self._slots))
+        self._table[:2] = [_address(hashes), _address(slots)]
+        kernels().rehash(*old, _address(self._table), self._size)
         self._hashes, self._slots = hashes, slots
         self._offsets = np.concatenate([self._offsets, np.zeros(self._size + 2 - len(self._offsets), np.int64)])
         more = np.full(self._size + 2 - len(self._classes), layout.UNSEEN, np.int64)
         self._classes = np.concatenate([self._classes, more])
-        arrays = (self._hashes, self._slots, self._arena, self._offsets)
-        self._table[[0, 1, 3, 4]] = [_address(array) for array in arrays]
+        self._table[3:5] = [_address(self._arena), _address(self._offsets)]
         self._table[2], self._table[7] = self._size - 1, len(self._arena)
 
     def _raw(self, code: int) -> bytes:
@@ -209,56 +204,6 @@ class _Symbols:
 
 
 _NEW = -2
-_kernels: list[Callable[..., Any]] = []
-
-
-def kernels() -> list[Callable[..., Any]]:
-    """Return the compiled functions `index`, `scan`, `count_lines` and `rehash`.
-
-    numba is imported, and everything compiled, when the first trace is read, or before worker processes start. The
-    compiled code is kept in the user's cache folder, keyed by a digest of all its source files, because numba itself
-    would check only one of them. If no folder is writable, it is kept for this process and its workers.
-    """
-    if not _kernels:
-        import numba
-
-        config: Any = numba.config
-        sources = sorted(Path(__file__).parent.glob("*.py"))
-        digest = hashlib.blake2b(b"".join(path.read_bytes() for path in sources), digest_size=8).hexdigest()
-        kept, folder = config.CACHE_DIR, user_folder() / f"numba-{digest}"
-        try:
-            _kernels.extend(_compiled_in(folder) or _compiled_in(folder) or _compiled_in(None) or [])
-        finally:
-            config.CACHE_DIR = kept
-    return _kernels
-
-
-def _compiled_in(folder: Path | None) -> list[Callable[..., Any]] | None:
-    """Return the functions with `folder` as numba's cache, or with a new one; None if that cannot be used.
-
-    A damaged index can raise anything when it is read. Then the folder is emptied for the next try.
-    """
-    import numba
-
-    if folder is None:
-        numba.config.CACHE_DIR = tempfile.mkdtemp(prefix="rankscope-numba-")  # type: ignore[attr-defined]
-        return _compiled()
-    if not is_private(folder):  # it holds pickles, and reading a pickle runs what is in it
-        return None
-    numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-    try:
-        return _compiled()
-    except Exception:
-        shutil.rmtree(folder, ignore_errors=True)
-        return None
-
-
-def _compiled() -> list[Callable[..., Any]]:
-    from rankscope.analysis.read.kineto.fast.index import count_lines, index
-    from rankscope.analysis.read.kineto.fast.rows import scan
-    from rankscope.analysis.read.kineto.fast.symbols import rehash
-
-    return [index, scan, count_lines, rehash]
 
 
 def _address(array: Column) -> int:

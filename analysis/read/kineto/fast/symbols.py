@@ -11,6 +11,7 @@ from rankscope.analysis.read.kineto.fast.llvm import (
     byte,
     int32,
     int64,
+    kernel,
     put_byte,
     put_int32,
     put_int64,
@@ -219,14 +220,16 @@ def skip(base: Any, positions: Any, k: Any, count: Any, end: Any) -> Any:
             return np.int64(-2)
 
 
-@njit("void(uint64[::1], int32[::1], uint64[::1], int32[::1])", cache=True)
-def rehash(hashes: Any, codes: Any, new_hashes: Any, new_codes: Any) -> None:
-    """Fill the larger table with the symbols of the smaller one."""
-    mask = len(new_codes) - 1
-    for at in range(len(codes)):
-        if codes[at] >= 0:
-            slot = np.int64(hashes[at] & np.uint64(mask))
-            while new_codes[slot] >= 0:
-                slot = (slot + 1) & mask
-            new_codes[slot] = codes[at]
-            new_hashes[slot] = hashes[at]
+@kernel(5)
+def rehash(hashes: Any, codes: Any, count: Any, table: Any, size: Any) -> Any:
+    """Put the symbols of `count` slots into a larger, empty table of `size` slots; `table` holds its two addresses."""
+    new_hashes, new_codes = int64(table, 0), int64(table, 1)
+    for at in range(count):
+        code = int32(codes, at)
+        if code >= 0:
+            slot = np.int64(uint64(hashes, at) & np.uint64(size - 1))
+            while int32(new_codes, slot) >= 0:
+                slot = (slot + 1) & (size - 1)
+            put_int32(new_codes, slot, code)
+            put_uint64(new_hashes, slot, uint64(hashes, at))
+    return 0
