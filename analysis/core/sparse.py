@@ -1,5 +1,6 @@
 """A column in which few rows have a value: metadata of collectives in a table of millions of operators."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -44,14 +45,15 @@ class Sparse(NDArrayOperatorsMixin):
         index = np.asarray(index)
         if index.dtype == bool:
             index = np.flatnonzero(index)
-        if not len(self.rows):
-            return _found(np.zeros(0, np.int64), self.values, index, self.fill)
-        index = np.where(index < 0, index + self.length, index)
-        at = np.minimum(np.searchsorted(self.rows, index), len(self.rows) - 1)
-        known = np.flatnonzero(self.rows[at] == index) if index.ndim else self.rows[at] == index
+        known, at = _matches(self.rows, np.atleast_1d(index), self.length)
         if index.ndim == 0:
-            return self.values[at] if known else self.values.dtype.type(self.fill)
-        return _found(known, self.values[at[known]], index, self.fill)
+            return self.values[at[0]] if len(at) else self.values.dtype.type(self.fill)
+        return self._taken(known, at, len(index))
+
+    def _taken(self, known: Any, at: Any, length: int) -> Any:
+        """Return a column of `length` rows, with the values of `at` in the rows `known`."""
+        found = Sparse(known, self.values[at], length, self.fill)
+        return np.asarray(found) if len(known) * _DENSE_FROM >= length else found
 
     def tolist(self) -> list[Any]:
         found: list[Any] = np.asarray(self).tolist()
@@ -64,8 +66,26 @@ class Sparse(NDArrayOperatorsMixin):
         return np.asarray(self)
 
 
-def _found(known: Any, values: Any, index: Any, fill: int) -> Any:
-    if index.ndim == 0:
-        return values.dtype.type(fill)
-    found = Sparse(known, values, len(index), fill)
-    return np.asarray(found) if len(known) * _DENSE_FROM >= len(index) else found
+def take(columns: Mapping[str, Any], rows: Any) -> dict[str, Any]:
+    """Return the rows selected by a mask or by positions; sparse columns with values in the same rows search once."""
+    rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+    found: dict[int, tuple[Any, Any]] = {}
+    taken = {}
+    for name, column in columns.items():
+        if isinstance(column, Sparse):
+            if id(column.rows) not in found:
+                found[id(column.rows)] = _matches(column.rows, rows, column.length)
+            taken[name] = column._taken(*found[id(column.rows)], len(rows))
+        else:
+            taken[name] = column[rows]
+    return taken
+
+
+def _matches(rows: Any, index: Any, length: int) -> tuple[Any, Any]:
+    """Return the positions in `index` of rows with a value, and the positions of these rows in `rows`."""
+    if not len(rows):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    index = np.where(index < 0, index + length, index)
+    at = np.minimum(np.searchsorted(rows, index), len(rows) - 1)
+    known = np.flatnonzero(rows[at] == index)
+    return known, at[known]

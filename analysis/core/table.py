@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.analysis.core.sparse import Sparse
+from rankscope.analysis.core.sparse import Sparse, take
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ class Table:
         table = self.only(*names) if names else self
         if rows.dtype == bool and rows.all() and len(rows) == len(self):
             return table  # a trace without oddities is not copied at each check
-        return Table({name: column[rows] for name, column in table.columns.items()}, table.words)
+        return Table(take(table.columns, rows), table.words)
 
     def only(self, *names: str) -> "Table":
         """Return the named columns."""

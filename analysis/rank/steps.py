@@ -24,7 +24,7 @@ def host_steps(host: Table) -> Table:
     lookup = np.array([int(match[1]) if match else NO_STEP for match in numbers] + [NO_STEP])
     of_row = lookup[host["name"]]
     chosen = (of_row != NO_STEP) & (host["start"] != UNKNOWN) & (host["duration"] >= 0)
-    rows = host.take(chosen)
+    rows = host.take(chosen, "start", "duration", "thread")
     steps = Table(
         {"step": of_row[chosen], "host_start": rows["start"], "host_end": end_of(rows), "thread": rows["thread"]}
     ).sort("host_start")

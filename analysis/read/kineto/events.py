@@ -60,9 +60,11 @@ class EventReader:
         tail: bytes | None = None
         for window in itertools.chain([b""] if buffer else [], windows):
             buffer += window
-            self._look_for_shapes(buffer)
             scanned = None if self._scanner is None else self._scanner.scan(buffer)
-            if scanned is not None:
+            if scanned is None or self._scanner is None:
+                self._look_for_shapes(buffer)
+            else:
+                self.has_shapes |= self._scanner.saw_shapes
                 yield from scanned.blocks
                 if scanned.ended:
                     tail = self._to_the_end(buffer[scanned.used :], windows)

@@ -1,5 +1,6 @@
-"""The cache of compiled code: made again if it is damaged, never run if others may write to it."""
+"""The scanner's kept machine code: made again if it is damaged, never run if others may write to it."""
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -8,41 +9,85 @@ from pathlib import Path
 
 import pytest
 
-COMPILE = "from rankscope.analysis.read.kineto.fast.scanner import kernels; print(len(kernels()))"
+from rankscope.analysis.read.kineto.fast import machine_code
+
+pytest.importorskip("llvmlite", reason="numba is not installed: pip install 'rankscope[fast]'")
+
+# Counts the line ends of a text, and says whether numba had to be imported for it.
+COUNT = """
+import sys
+import numpy as np
+from rankscope.analysis.read.kineto.fast.machine_code import kernels
+text = np.frombuffer(b"a\\nb\\n" + bytes(100), np.uint8)
+print(kernels().count_lines(text.ctypes.data, 5), "numba" in sys.modules)
+"""
+COMPILED, KEPT = "2 True\n", "2 False\n"
 
 
-def compile_with(cache: Path) -> subprocess.CompletedProcess[str]:
+def count_with(cache: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
-    return subprocess.run([sys.executable, "-c", COMPILE], env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-c", COUNT], env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("cache")
-    assert compile_with(found).stdout == "4\n"
+    assert count_with(found).stdout == COMPILED
     return found
 
 
-def test_a_damaged_index_is_made_again(cache: Path, tmp_path: Path) -> None:
+def kept_in(cache: Path) -> Path:
+    (file,) = (cache / "rankscope" / "scanner").iterdir()
+    return file
+
+
+def test_kept_code_needs_no_numba(cache: Path) -> None:
+    done = count_with(cache)
+    assert (done.stdout, done.stderr, done.returncode) == (KEPT, "", 0)
+
+
+def test_damaged_code_is_never_loaded(cache: Path, tmp_path: Path) -> None:
+    """Loading it would end the process."""
+    whole = kept_in(cache).read_bytes()
+    assert machine_code.loaded(kept_in(cache)) is not None
+    flipped = whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:]
+    for number, damaged in enumerate((b"", whole[:10], whole[:1000], flipped, whole + b"0")):
+        file = tmp_path / str(number)
+        file.write_bytes(damaged)
+        assert machine_code.loaded(file) is None
+    assert machine_code.loaded(tmp_path / "missing") is None
+
+
+def test_damaged_code_is_made_again(cache: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(cache, tmp_path / "cache")
-    indexes = sorted(copy.rglob("*.nbi"))
-    for index, kept in zip(indexes, (30, 0, 1, 1000), strict=True):
-        index.write_bytes(index.read_bytes()[:kept])
-    done = compile_with(copy)
-    assert (done.stdout, done.stderr, done.returncode) == ("4\n", "", 0)
+    file = kept_in(copy)
+    file.write_bytes(file.read_bytes()[:1000])
+    done = count_with(copy)
+    assert (done.stdout, done.stderr, done.returncode) == (COMPILED, "", 0)
+    assert count_with(copy).stdout == KEPT
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(cache: Path, tmp_path: Path) -> None:
-    """The index in it is a pickle that makes a folder."""
+    """The code in it is a valid one that counts 42 lines in every text."""
     shutil.copytree(cache, tmp_path, dirs_exist_ok=True)
-    mark = tmp_path / "executed"
-    program = b"cos\nmkdir\n(V" + str(mark).encode() + b"\ntR."
-    for index in tmp_path.rglob("*.nbi"):
-        index.write_bytes(program)
-    (folder,) = (tmp_path / "rankscope").glob("numba-*")
-    folder.chmod(0o777)
-    assert compile_with(tmp_path).stdout == "4\n"
-    assert not mark.exists()
-    folder.chmod(0o700)
-    compile_with(tmp_path)
-    assert mark.exists()  # otherwise this test would show nothing
+    file = kept_in(tmp_path)
+    code = foreign_code()
+    file.write_bytes(hashlib.blake2b(code, digest_size=32).digest() + code)
+    file.parent.chmod(0o777)
+    assert count_with(tmp_path).stdout == COMPILED
+    file.parent.chmod(0o700)
+    assert count_with(tmp_path).stdout == "42 False\n"  # otherwise this test would show nothing
+
+
+def foreign_code() -> bytes:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    functions = "".join(
+        f"define i32 @{name}(i64* %value, i8* %error, i64 %a, i64 %b) {{ store i64 42, i64* %value\n ret i32 0 }}\n"
+        for name in ("index", "scan", "count_lines", "rehash")
+    )
+    machine = llvm.Target.from_default_triple().create_target_machine(codemodel="jitdefault", jit=True)
+    code: bytes = machine.emit_object(llvm.parse_assembly(functions))
+    return code

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rankscope.analysis import load
+from rankscope.analysis.options import Options
 
 from ..made_traces import MadeTrace
 
@@ -12,7 +13,7 @@ from ..made_traces import MadeTrace
 @pytest.mark.parametrize(
     ("record", "category"), [("nccl:all_reduce", "user_annotation"), ("record_param_comms", "cpu_op")]
 )
-def test_shapes_give_sizes(record: str, category: str, tmp_path: Path) -> None:
+def test_shapes_give_sizes(record: str, category: str, fast: bool, tmp_path: Path) -> None:
     trace = MadeTrace()
     for number in (4, 5):
         trace.step(number, number * 1000, 1000)
@@ -20,7 +21,7 @@ def test_shapes_give_sizes(record: str, category: str, tmp_path: Path) -> None:
         trace.add(category, record, number * 1000 + 300, 50, **shapes)
         trace.kernel(number * 1000 + 10, 300)
         trace.kernel(number * 1000 + 340, 100, "ncclKernel_AllReduce_RING_LL_Sum_half", launched=number * 1000 + 310)
-    analysis = load(trace.write(tmp_path / "rank0.json"))
+    analysis = load(trace.write(tmp_path / "rank0.json"), options=Options(fast=fast))
     assert analysis.calls["bytes"].tolist() == [50_000, 50_000]
 
 

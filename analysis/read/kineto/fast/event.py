@@ -60,6 +60,9 @@ def _string(base: Any, at: Any, end: Any, entry: Any, scratch: Any, state: Any, 
 def _scalar(base: Any, at: Any, entry: Any, scratch: Any) -> Any:
     """Store a number, true, false or null; return (status, bit of a wrong type)."""
     kind, field = entry & 255, entry >> 8
+    if kind == layout.SHAPES:
+        put_int64(scratch, layout.SHAPES_SEEN, 1)
+        return GOES_ON, 0
     c = byte(base, at)
     if kind == layout.PHASE or kind == layout.CATEGORY:
         if int64(scratch, field) != layout.UNKNOWN:

@@ -37,6 +37,7 @@ _ARGUMENT_KEYS = {
     "Seq": ("seq", layout.INTEGER),
     "Dst Rank": ("peer", layout.INTEGER),
     "Src Rank": ("peer", layout.INTEGER),
+    "Input Dims": ("phase", layout.SHAPES),  # no field of its own: only that it is there counts
 }
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 # Kinds of a wanted key. Its entry in the table is kind + 256 * field.
-INTEGER, NANOSECONDS, SHARE, SYMBOL, PHASE, CATEGORY, ARGUMENTS = range(7)
+INTEGER, NANOSECONDS, SHARE, SYMBOL, PHASE, CATEGORY, ARGUMENTS, SHAPES = range(8)
 # How a scan ended.
 END, CUT, ODD, FULL, REHASH, NEW_CATEGORY = range(6)
 # Fields of an event, in the order of the scratch row.
@@ -35,4 +35,5 @@ AT_ENTRY, CUT_AT, KEYS, EVENT_MULTIPLIER, ARGUMENT_MULTIPLIER, CLASSES, CAPACITY
 OUT, ROWS = 8, 14  # the first of the addresses and of the row counts of the row buffers
 BEFORE = 19  # the first of the row counts before the last event
 STATE = 24
-SCRATCH = len(FIELDS) + 6  # after the fields: pid and tid as one key, and the last pid, tid and thread
+SHAPES_SEEN = len(FIELDS) + 5  # in the scratch row: 1 if an operator had the dimensions of its inputs
+SCRATCH = len(FIELDS) + 6  # after the fields: pid and tid as one key, the last pid, tid and thread, and the above

@@ -16,7 +16,8 @@ from numba.extending import intrinsic
 def kernel(arguments: int) -> Callable[[Callable[..., Any]], Any]:
     """Compile a function of `arguments` int64 that returns one, for `machine_code`: nothing of Python is around it."""
     signature = f"int64({', '.join(['int64'] * arguments)})"
-    compiled: Callable[[Callable[..., Any]], Any] = njit(signature, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+    options: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}  # numba's stubs lack them
+    compiled: Callable[[Callable[..., Any]], Any] = njit(signature, **options)
     return compiled
 
 

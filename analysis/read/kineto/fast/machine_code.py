@@ -44,13 +44,13 @@ def kernels() -> Kernels:
     folder = _folder()
     path = folder / f"{_sources()}-{_processor()}.o"
     private = is_private(folder)  # what is in it is run
-    loaded = _loaded(path) if private else None
-    if loaded is None:
+    found = loaded(path) if private else None
+    if found is None:
         code = _compiled()
         if private:
             _keep(path, code)
-        loaded = _functions(code)
-    return loaded
+        found = _functions(code)
+    return found
 
 
 def are_kept() -> bool:
@@ -83,7 +83,7 @@ def _processor() -> str:
     return hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()
 
 
-def _loaded(path: Path) -> Kernels | None:
+def loaded(path: Path) -> Kernels | None:
     """Return the kept functions; None if there are none, or the file is damaged."""
     try:
         kept = read_bytes(path)

@@ -1,4 +1,4 @@
-"""The accelerated way to read events: windows of bytes in, columns out, no object per event. Needs numba (`machine_code`).
+"""The accelerated way to read events: windows of bytes in, columns out, no object per event.
 
 Input: a buffer that begins at an event. Output: the columns of its complete events, or None if anything in it is not
 certainly plain JSON. The caller then reads this buffer with msgspec, which handles all kinds of damage. Memory: one
@@ -91,6 +91,11 @@ class Scanner:
             return None  # only a token that the window's end cuts may look odd
         blocks.append(self._block())
         return Scanned(used, count_lines(base, used), status == layout.END, blocks)
+
+    @property
+    def saw_shapes(self) -> bool:
+        """Whether an operator had the dimensions of its inputs, in any buffer so far."""
+        return bool(self._scratch[layout.SHAPES_SEEN] == 1)
 
     def _block(self) -> Block:
         """Copy the written rows, with symbols turned into the codes of their columns."""
