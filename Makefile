@@ -26,7 +26,7 @@ types: $(STAMP)
 	MYPYPATH=.venv/types $(BIN)/mypy --explicit-package-bases tests $(wildcard benchmarks)
 
 unit: $(STAMP)
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 4 --dist worksteal
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: install it, or name it with PYTHON=..."; exit 1; }

@@ -23,7 +23,7 @@ def union(start: NDArray[Any], end: NDArray[Any]) -> Intervals:
     real = end > start
     if not real.any():
         return EMPTY
-    s, e = np.sort(start[real]), np.sort(end[real])
+    s, e = np.sort(start[real], kind="stable"), np.sort(end[real], kind="stable")  # fast if almost in order
     first = np.empty(len(s), bool)
     first[0] = True
     np.less(e[:-1], s[1:], out=first[1:])

@@ -67,8 +67,9 @@ def sm_time(kernels: Table, start: Column, end: Column) -> Column:
     until = _integral(work.take(known), np.concatenate([end, start]))
     found = np.rint(until[: len(end)] - until[len(end) :]).astype(np.int64)
     lost = work.take(~known)
-    begun = np.searchsorted(np.sort(lost["start"]), end, "left")  # kernels that began before the window's end ...
-    over = np.searchsorted(np.sort(lost["end"]), start, "right")  # ... minus those that ended before its start
+    # Kernels that began before the window's end, minus those that ended before its start.
+    begun = np.searchsorted(np.sort(lost["start"], kind="stable"), end, "left")
+    over = np.searchsorted(np.sort(lost["end"], kind="stable"), start, "right")
     return np.where(begun > over, UNKNOWN, found)
 
 

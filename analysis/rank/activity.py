@@ -134,7 +134,7 @@ def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Int
     """
     calls = _calls(launches, steps, _SYNC_CALL)
     calls = calls.take(np.argsort(calls["start"], kind="stable"))
-    begins = np.sort(kernels["start"])
+    begins = np.sort(kernels["start"], kind="stable")
     ends = end_of_calls(calls)
     at = np.searchsorted(begins, ends)
     following = at < len(begins)

@@ -1,5 +1,6 @@
 """Keeps a folder of cache entries below a size."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -7,8 +8,8 @@ from pathlib import Path
 def prune(folder: Path, largest: int) -> None:
     """Remove the oldest entries of `folder` until all together have at most `largest` bytes."""
     try:
-        entries = [(entry.stat().st_mtime, entry) for entry in folder.iterdir()]
-        sizes = {entry: sum(file.stat().st_size for file in entry.rglob("*") if file.is_file()) for _, entry in entries}
+        entries = [(entry.stat().st_mtime, entry.path) for entry in os.scandir(folder) if entry.is_dir()]
+        sizes = {entry: _size(entry) for _, entry in entries}
     except OSError:
         return
     total = sum(sizes.values())
@@ -17,3 +18,7 @@ def prune(folder: Path, largest: int) -> None:
             break
         shutil.rmtree(entry, ignore_errors=True)
         total -= sizes[entry]
+
+
+def _size(folder: str) -> int:
+    return sum(entry.stat().st_size if entry.is_file() else _size(entry.path) for entry in os.scandir(folder))

@@ -69,10 +69,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 def prepare_rank(job: Job) -> Outcome:
     """Read a rank's files and measure what needs no other rank, or take it from the cache."""
-    folder = None
-    if job.cache is not None:
-        files, labels = [source.path for source in job.sources], [source.label for source in job.sources]
-        folder = cache.folder_of(files, labels, readers.name(job.sources[0], fast=job.fast), job.cache)
+    folder = _cache_folder(job)
     again = {name: _Again(job, name) for name in store.LARGE}
     data = None if folder is None else cache.load(folder, again)
     if data is not None:
@@ -90,6 +87,14 @@ def prepare_rank(job: Job) -> Outcome:
         if saved and folder is not None:
             data = cache.load(folder, again) or data
     return Outcome(job=job, data=data, notices=notices, kept=saved)
+
+
+def _cache_folder(job: Job) -> Path | None:
+    """Return the folder of the rank's entry in the cache, existing or not; None if it cannot have one."""
+    if job.cache is None:
+        return None
+    files, labels = [source.path for source in job.sources], [source.label for source in job.sources]
+    return cache.folder_of(files, labels, readers.name(job.sources[0], fast=job.fast), job.cache)
 
 
 def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
@@ -157,24 +162,46 @@ def prepare_all(jobs: Sequence[Job], executor: Executor | None, progress: Progre
         with progress:
             outcomes = []
             for job, size in zip(jobs, sizes, strict=True):
-                kept = len(jobs) == 1 or not large
-                outcomes.append(prepare_rank(msgspec.structs.replace(job, keep_tables=kept)))
+                keep_tables = len(jobs) == 1 or not large
+                outcomes.append(prepare_rank(msgspec.structs.replace(job, keep_tables=keep_tables)))
                 progress.advance(size)
             return outcomes
-    if any(job.fast for job in jobs):  # compile once, so that each worker does not have to
-        kineto.warm_up()
     small = [msgspec.structs.replace(job, keep_tables=False) for job in jobs]
+    kept = _kept(small) if executor is None else {}
+    if any(job.fast for job in jobs) and len(kept) < len(jobs):  # compile once, so that no worker has to
+        kineto.warm_up()
     if executor is not None:
-        return _collect(executor, small, sizes, progress)
-    with _pool(_workers(sizes)) as pool:
-        return _collect(pool, small, sizes, progress)
+        return _collect(executor, small, sizes, kept, progress)
+    with _pool(_workers(sizes)) as pool:  # it starts no process before it gets a job
+        return _collect(pool, small, sizes, kept, progress)
 
 
-def _collect(executor: Executor, jobs: list[Job], sizes: list[int], progress: Progress) -> list[Outcome]:
-    order = sorted(range(len(jobs)), key=lambda at: -sizes[at])
+def _kept(jobs: Sequence[Job]) -> dict[int, Outcome]:
+    """Return the outcomes of the jobs that the cache has, by position; nothing if it lacks the first one.
+
+    Reading a small file takes less time here than passing the result on from another process.
+    """
+    kept: dict[int, Outcome] = {}
+    for at, job in enumerate(jobs):
+        folder = _cache_folder(job)
+        data = None if folder is None else cache.load(folder, {name: _Again(job, name) for name in store.LARGE})
+        if data is not None:
+            kept[at] = Outcome(job=job, data=data)
+        elif at == 0:
+            break
+    return kept
+
+
+def _collect(
+    executor: Executor, jobs: list[Job], sizes: list[int], kept: dict[int, Outcome], progress: Progress
+) -> list[Outcome]:
+    """Run the jobs that are not `kept`; returns the outcomes of all."""
+    order = sorted(set(range(len(jobs))) - set(kept), key=lambda at: -sizes[at])
     futures: dict[Future[Outcome], int] = {executor.submit(prepare_rank, jobs[at]): at for at in order}
-    outcomes: dict[int, Outcome] = {}
+    outcomes = dict(kept)
     with progress:
+        for at in kept:
+            progress.advance(sizes[at])
         for future in as_completed(futures):
             at = futures[future]
             try:

@@ -74,7 +74,7 @@ def summed(start: Column, end: Column, code: Column, codes: int, edges: Column) 
 
 def _before(values: Column, points: Column) -> Column:
     """Return for each point the sum of its distances to all values before it."""
-    ordered = np.sort(values)
+    ordered = np.sort(values, kind="stable")
     count = np.searchsorted(ordered, points)
     total = np.concatenate([[0], np.cumsum(ordered)])
     distances: Column = count * points - total[count]

@@ -119,6 +119,20 @@ def test_a_pool_of_our_own_gives_the_same(traces: Path, monkeypatch: pytest.Monk
     assert summary(traces, cache=False) == here
 
 
+@pytest.mark.parametrize("changed", [[], [0], [2], [0, 1, 2, 3]])
+def test_what_is_kept_needs_no_pool(
+    changed: list[int], traces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    first = summary(traces)
+    for rank in changed:
+        os.utime(traces / f"rank{rank}.json.gz", ns=(1, 1))
+    monkeypatch.setattr(workers, "_POOL_FROM", 0)
+    monkeypatch.setattr(workers, "_workers", lambda _: 2)
+    monkeypatch.setattr(workers, "_pool", ThreadPoolExecutor)  # so that `reads` sees what its workers read
+    assert summary(traces) == first
+    assert sorted(reads[4:]) == [f"rank{rank}.json.gz" for rank in changed]
+
+
 class _Dying(Executor):
     """Runs jobs here; the process of rank 2 dies."""
 
