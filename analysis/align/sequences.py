@@ -29,18 +29,18 @@ class Sequence:
     @classmethod
     def of(cls, part: Table, rows: Column) -> "Sequence":
         """Return the calls at the given rows of one rank, in that order."""
-        even = part.where("kind", lambda word: word in EVEN)[rows]
-        synchronising = part.where("kind", lambda word: word in SYNCHRONISING)[rows]
+        own = part.take(rows, "step", "kind", "in_nelems", "bytes", "dtype", "end", "left_over")
+        even = own.where("kind", lambda word: word in EVEN)
         return cls(
             rows=rows,
-            step=part["step"][rows],
-            kind=part["kind"][rows],
-            nelems=np.where(even, part["in_nelems"][rows], UNKNOWN),
-            bytes=np.where(even & (part["in_nelems"][rows] == UNKNOWN), part["bytes"][rows], UNKNOWN),
-            dtype=part["dtype"][rows],
-            end=part["end"][rows],
-            synchronising=synchronising,
-            left_over=part["left_over"][rows],
+            step=own["step"],
+            kind=own["kind"],
+            nelems=np.where(even, own["in_nelems"], UNKNOWN),
+            bytes=np.where(even & (own["in_nelems"] == UNKNOWN), own["bytes"], UNKNOWN),
+            dtype=own["dtype"],
+            end=own["end"],
+            synchronising=own.where("kind", lambda word: word in SYNCHRONISING),
+            left_over=own["left_over"],
         )
 
     def take(self, chosen: Any) -> "Sequence":

@@ -32,7 +32,10 @@ def union(start: NDArray[Any], end: NDArray[Any]) -> Intervals:
 
 
 def either(*sets: Intervals) -> Intervals:
-    together = np.concatenate(sets, axis=1) if sets else EMPTY
+    filled = [each for each in sets if each.shape[1]]
+    if len(filled) <= 1:
+        return filled[0] if filled else EMPTY
+    together = np.concatenate(filled, axis=1)
     return union(together[0], together[1])
 
 

@@ -21,14 +21,14 @@ _NOTHING = memoryview(b"")
 
 
 class LazyTable(Table):
-    """A table that is read when its columns are first used."""
+    """A table that is read or made when its columns are first used; `rows` is its length if that is known before."""
 
-    def __init__(self, load: Callable[[], Table], rows: int) -> None:
+    def __init__(self, load: Callable[[], Table], rows: int | None = None) -> None:
         self._load = load
         self._rows = rows
 
     def __len__(self) -> int:
-        return self._rows
+        return super().__len__() if self._rows is None else self._rows
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("columns", "words"):

@@ -249,8 +249,6 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
     codes = [COMPUTE, TRANSFER, WAIT, UNSPLIT, COPY, DATA_STALL]
     parts = tile(by_priority, codes, HOST_GAP, order["start"], order["end"])
     parts = parts.with_columns(step=order["step"][parts["window"]])
-    spans = tile([transfer, wait, comm], [TRANSFER, WAIT, UNSPLIT], UNKNOWN, whole[:1], whole[1:], extra=compute)
-    spans = spans.take(spans["part"] != UNKNOWN)
     kernels = ranges = on_host = NO_INTERVALS
     if detailed:
         on_host, ranges, kernels = data.ranges, data.device_ranges, data.kernels
@@ -258,12 +256,18 @@ def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, d
         rank=data.rank,
         steps=order.with_columns(rank=np.full(len(order), data.rank)),
         parts=parts,
-        calls=_calls(calls),
-        comm=spans.with_columns(hidden=covers(compute, spans["start"])),
+        calls=LazyTable(lambda: _calls(calls), len(calls)),  # a density shows only the parts
+        comm=LazyTable(lambda: _communication(transfer, wait, comm, compute, whole)),
         ranges=_shifted(analysis, data.rank, ranges),
         host_ranges=_shifted(analysis, data.rank, on_host),
         kernels=LazyTable(lambda: _shifted(analysis, data.rank, kernels), len(kernels)),
     )
+
+
+def _communication(transfer: Intervals, wait: Intervals, comm: Intervals, compute: Intervals, whole: Column) -> Table:
+    spans = tile([transfer, wait, comm], [TRANSFER, WAIT, UNSPLIT], UNKNOWN, whole[:1], whole[1:], extra=compute)
+    spans = spans.take(spans["part"] != UNKNOWN)
+    return spans.with_columns(hidden=covers(compute, spans["start"]))
 
 
 def _reaching(part: Intervals, whole: Column) -> Intervals:

@@ -1,5 +1,6 @@
 """The scanner's kept machine code: made again if it is damaged, never run if others may write to it."""
 
+import functools
 import hashlib
 import os
 import shutil
@@ -56,6 +57,17 @@ def test_damaged_code_is_never_loaded(cache: Path, tmp_path: Path) -> None:
         file.write_bytes(damaged)
         assert machine_code.loaded(file) is None
     assert machine_code.loaded(tmp_path / "missing") is None
+
+
+def test_a_small_trace_never_compiles(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling takes seconds: the first command of a user, or the first one on another processor, must not wait."""
+    monkeypatch.setattr(machine_code, "kernels", functools.cache(machine_code.kernels.__wrapped__))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert not machine_code.are_kept()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    assert machine_code.are_kept()
+    monkeypatch.setattr(machine_code, "_processor", lambda: "another")
+    assert not machine_code.are_kept()
 
 
 def test_damaged_code_is_made_again(cache: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ class Kernels(NamedTuple):
     rehash: Kernel
 
 
-_ARGUMENTS = Kernels(index=4, scan=7, count_lines=2, rehash=5)  # type: ignore[arg-type]  # how many each takes
+_ARGUMENTS = {"index": 4, "scan": 7, "count_lines": 2, "rehash": 5}  # how many each takes
 
 
 @functools.cache
@@ -41,25 +41,37 @@ def kernels() -> Kernels:
     If the user's cache folder cannot be written or others can write to it, they are compiled for this process and the
     workers that it forks.
     """
-    folder = _folder()
-    path = folder / f"{_sources()}-{_processor()}.o"
-    private = is_private(folder)  # what is in it is run
-    found = loaded(path) if private else None
+    path = _path()
+    found = None if path is None else loaded(path)
     if found is None:
         code = _compiled()
-        if private:
+        if path is not None:
             _keep(path, code)
         found = _functions(code)
     return found
 
 
 def are_kept() -> bool:
-    """Return whether the kernels are loaded, or were compiled before, for this or another processor."""
-    return kernels.cache_info().currsize > 0 or any(_folder().glob(f"{_sources()}-*.o"))
+    """Return whether the kernels are loaded, or were compiled before for this processor. Then they cost little."""
+    if kernels.cache_info().currsize:
+        return True
+    if not any(_folder().glob(f"{_sources()}-*.o")):  # importing LLVM would be for nothing
+        return False
+    try:
+        path = _path()
+    except ImportError:
+        return False
+    return path is not None and path.exists()
 
 
 def _folder() -> Path:
     return user_folder() / "scanner"
+
+
+def _path() -> Path | None:
+    """Return the file of the kept code, existing or not; None if others could write to it: what is in it is run."""
+    folder = _folder()
+    return folder / f"{_sources()}-{_processor()}.o" if is_private(folder) else None
 
 
 @functools.cache
@@ -150,7 +162,7 @@ def _functions(code: bytes) -> Kernels:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return Kernels(*(_function(engine, name, count) for name, count in _ARGUMENTS._asdict().items()))
+    return Kernels(**{name: _function(engine, name, count) for name, count in _ARGUMENTS.items()})
 
 
 def _function(engine: Any, name: str, arguments: int) -> Kernel:
