@@ -149,7 +149,7 @@ def jobs(found: Sources, options: Options) -> list[Job]:
 
 def use_scanner(sources: Sequence[Source]) -> bool:
     """Return whether to use the accelerated scanner: it is installed, and the input is large enough for it to pay."""
-    size = sum(_json_bytes(source.path) for source in sources)
+    size = sum(_json_bytes(source.path) for source in sources if not source.nsys)
     return kineto.has_scanner() and size >= (_SCANNER_FROM if kineto.is_compiled() else _COMPILE_FROM)
 
 

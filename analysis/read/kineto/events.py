@@ -59,21 +59,20 @@ class EventReader:
         buffer, head = self._find_array(windows)
         tail: bytes | None = None
         for window in itertools.chain([b""] if buffer else [], windows):
-            buffer += window
-            scanned = None if self._scanner is None else self._scanner.scan(buffer)
-            if scanned is None or self._scanner is None:
-                self._look_for_shapes(buffer)
-            else:
+            scanned = None if self._scanner is None else self._scanner.scan(buffer, window)
+            if scanned is not None and self._scanner is not None:
                 self.has_shapes |= self._scanner.saw_shapes
                 yield from scanned.blocks
+                buffer = _behind(scanned.used, buffer, window)
                 if scanned.ended:
-                    tail = self._to_the_end(buffer[scanned.used :], windows)
+                    tail = self._to_the_end(buffer, windows)
                     break
                 self._line += scanned.lines
                 self._byte += scanned.used
-                buffer = buffer[scanned.used :]
                 self._check_growth(buffer)
                 continue
+            buffer += window
+            self._look_for_shapes(buffer)
             cut, events, tail = self._whole_events(buffer)
             yield events
             if tail is not None:
@@ -304,6 +303,11 @@ class EventReader:
     def _refused(self, kind: str, message: str, byte: int | None = None) -> UnreadableTraceError:
         self._note(kind, message, "partial", **({} if byte is None else {"byte": byte}))
         return UnreadableTraceError(self.notices[-1])
+
+
+def _behind(used: int, buffer: bytes, window: bytes) -> bytes:
+    """Return what follows the first `used` bytes of both; both together are copied only if they must be."""
+    return window[used - len(buffer) :] if used >= len(buffer) else buffer[used:] + window
 
 
 _TRIES = 20

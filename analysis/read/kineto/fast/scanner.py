@@ -56,20 +56,21 @@ class Scanner:
         for number, buffer in enumerate(self._buffers):
             self._state[layout.OUT + number] = _address(buffer)
 
-    def scan(self, buffer: bytes) -> Scanned | None:
-        """Read the complete events of `buffer`; None: not plain JSON."""
+    def scan(self, before: bytes, window: bytes) -> Scanned | None:
+        """Read the complete events of `before` and `window`, which follow one another; None: not plain JSON."""
         index, scan, count_lines, _ = kernels()
-        size = len(buffer)
+        size = len(before) + len(window)
         if len(self._window) < size + _PADDING:
             self._window = np.empty(size + size // 4 + _PADDING, np.uint8)
             self._positions = np.empty(size + size // 4 + _PADDING, np.int32)
-        self._window[:size] = np.frombuffer(buffer, np.uint8)
+        self._window[: len(before)] = np.frombuffer(before, np.uint8)
+        self._window[len(before) : size] = np.frombuffer(window, np.uint8)
         self._window[size : size + _PADDING] = ord(" ")
         base = _address(self._window)
         positions, state = _address(self._positions), self._state
         count = index(base, size, positions, _address(self._report))
         odd_at, has_escapes, has_high_bytes = self._report[:3].tolist()
-        if has_high_bytes and not _is_utf8(buffer):
+        if has_high_bytes and not _is_utf8(self._window[:size].tobytes()):
             return None
         state[[layout.AT_ENTRY, layout.CUT_AT, layout.HAS_ESCAPES]] = (0, 0, has_escapes)
         state[layout.ROWS : layout.ROWS + 5] = 0
