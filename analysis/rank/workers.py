@@ -34,7 +34,7 @@ from rankscope.conf.user_cache import user_folder
 
 NO_RANK = -1  # the file does not state its rank; the caller finds it
 _POOL_FROM = 500 << 20  # bytes of JSON above which starting processes pays
-_SCANNER_FROM = 4 << 20  # bytes of JSON above which loading the compiled scanner pays
+_SCANNER_FROM = 8 << 20  # bytes of JSON above which loading the compiled scanner pays
 _COMPILE_FROM = 40 << 20  # bytes of JSON above which compiling it, once a user, pays
 _WITH_TABLES = 64  # ranks up to which the large tables of each are cached: reports of more need those of few
 _RATIO = 13  # size of JSON divided by its gzip size, roughly
@@ -150,7 +150,7 @@ def jobs(found: Sources, options: Options) -> list[Job]:
 def use_scanner(sources: Sequence[Source]) -> bool:
     """Return whether to use the accelerated scanner: it is installed, and the input is large enough for it to pay."""
     size = sum(_json_bytes(source.path) for source in sources if not source.nsys)
-    return kineto.has_scanner() and size >= (_SCANNER_FROM if kineto.is_compiled() else _COMPILE_FROM)
+    return kineto.has_scanner() and size >= _SCANNER_FROM and (size >= _COMPILE_FROM or kineto.is_compiled())
 
 
 def prepare_all(jobs: Sequence[Job], executor: Executor | None, progress: Progress) -> list[Outcome]:
