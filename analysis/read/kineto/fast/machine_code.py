@@ -37,7 +37,7 @@ _ARGUMENTS = {"index": 4, "scan": 7, "count_lines": 2, "rehash": 5}  # how many 
 def kernels() -> Kernels:
     """Return the compiled functions. Raises ImportError if numba or llvmlite does not fit this Python.
 
-    They are compiled when the first large trace is read, or before worker processes start: for about 5 s, once a user.
+    They are compiled when the first large trace is read, or before worker processes start: for about 8 s, once a user.
     If the user's cache folder cannot be written or others can write to it, they are compiled for this process and the
     workers that it forks.
     """
