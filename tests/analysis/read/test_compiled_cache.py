@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.analysis.read.kineto import reader
 from rankscope.analysis.read.kineto.fast import machine_code
 
 pytest.importorskip("llvmlite", reason="numba is not installed: pip install 'rankscope[fast]'")
@@ -22,6 +23,7 @@ from rankscope.analysis.read.kineto.fast.machine_code import kernels
 text = np.frombuffer(b"a\\nb\\n" + bytes(100), np.uint8)
 print(kernels().count_lines(text.ctypes.data, 5), "numba" in sys.modules)
 """
+TRACE = Path(__file__).parents[2] / "data" / "traces" / "big_baseline_w4" / "rank0.json.gz"
 COMPILED, KEPT = "2 True\n", "2 False\n"
 
 
@@ -61,13 +63,29 @@ def test_damaged_code_is_never_loaded(cache: Path, tmp_path: Path) -> None:
 
 def test_a_small_trace_never_compiles(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling takes seconds: the first command of a user, or the first one on another processor, must not wait."""
-    monkeypatch.setattr(machine_code, "kernels", functools.cache(machine_code.kernels.__wrapped__))
+    monkeypatch.setattr(machine_code, "_found", functools.cache(lambda: None))  # nothing was loaded yet
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert not machine_code.are_kept()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     assert machine_code.are_kept()
     monkeypatch.setattr(machine_code, "_processor", lambda: "another")
     assert not machine_code.are_kept()
+
+
+def test_a_compiler_that_fails_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other reader can read everything."""
+    tries = []
+
+    def fail() -> bytes:
+        tries.append(1)
+        raise RuntimeError("no such target")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(machine_code, "_found", functools.cache(machine_code._found.__wrapped__))
+    monkeypatch.setattr(machine_code, "_compiled", fail)
+    for _ in range(2):
+        assert len(reader.read(TRACE, fast=True).device)
+    assert len(tries) == 1
 
 
 def test_damaged_code_is_made_again(cache: Path, tmp_path: Path) -> None:
@@ -97,7 +115,7 @@ def foreign_code() -> bytes:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     functions = "".join(
-        f"define i32 @{name}(i64* %value, i8* %error, i64 %a, i64 %b) {{ store i64 42, i64* %value\n ret i32 0 }}\n"
+        f"define i32 @rankscope_{name}(ptr %value, ptr %error) {{\n store i64 42, ptr %value\n ret i32 0\n}}\n"
         for name in ("index", "scan", "count_lines", "rehash")
     )
     machine = llvm.Target.from_default_triple().create_target_machine(codemodel="jitdefault", jit=True)

@@ -16,6 +16,7 @@ from rankscope.conf.user_cache import is_private, user_folder
 
 _SIGN = hashlib.blake2b  # of the code, at the beginning of the file
 _SIGN_BYTES = 32
+_PREFIX = "rankscope_"  # of the functions' names: C has an `index` of its own
 _HERE = Path(__file__).parent
 
 Kernel = Callable[..., int]
@@ -33,33 +34,44 @@ class Kernels(NamedTuple):
 _ARGUMENTS = {"index": 4, "scan": 7, "count_lines": 2, "rehash": 5}  # how many each takes
 
 
-@functools.cache
 def kernels() -> Kernels:
-    """Return the compiled functions. Raises ImportError if numba or llvmlite does not fit this Python.
+    """Return the compiled functions. Raises ImportError if numba or LLVM are missing, or do not fit this version.
 
     They are compiled when the first large trace is read, or before worker processes start: for about 8 s, once a user.
     If the user's cache folder cannot be written or others can write to it, they are compiled for this process and the
     workers that it forks.
     """
-    path = _path()
-    found = None if path is None else loaded(path)
-    if found is None:
+    found = _found()
+    if isinstance(found, Exception):
+        raise ImportError(f"the scanner can be neither loaded nor compiled: {found}") from found
+    return found
+
+
+@functools.cache
+def _found() -> Kernels | Exception:
+    """Return the functions, or why there are none: to find that out for each file would take as long each time."""
+    try:
+        path = _path()
+        kept = None if path is None else loaded(path)
+        if kept is not None:
+            return kept
         code = _compiled()
         if path is not None:
             _keep(path, code)
-        found = _functions(code)
-    return found
+        return _functions(code)
+    except Exception as error:  # a boundary: other versions of numba and LLVM fail in ways of their own
+        return error
 
 
 def are_kept() -> bool:
     """Return whether the kernels are loaded, or were compiled before for this processor. Then they cost little."""
-    if kernels.cache_info().currsize:
+    if _found.cache_info().currsize:
         return True
     if not any(_folder().glob(f"{_sources()}-*.o")):  # importing LLVM would be for nothing
         return False
     try:
         path = _path()
-    except ImportError:
+    except Exception:  # the same boundary
         return False
     return path is not None and path.exists()
 
@@ -126,7 +138,7 @@ def _machine() -> Any:
 
 
 def _compiled() -> bytes:
-    """Compile the kernels; returns an object file with a function for each, under its own name."""
+    """Compile the kernels; returns an object file with a function for each."""
     import llvmlite.binding as llvm
 
     from rankscope.analysis.read.kineto.fast.index import count_lines, index
@@ -136,7 +148,7 @@ def _compiled() -> bytes:
     machine = _machine()
     program = llvm.parse_assembly("")
     for name, kernel in Kernels(index, scan, count_lines, rehash)._asdict().items():
-        program.link_in(_module(name, kernel))
+        program.link_in(_module(_PREFIX + name, kernel))
     code: bytes = machine.emit_object(program)
     return code
 
@@ -170,7 +182,7 @@ def _function(engine: Any, name: str, arguments: int) -> Kernel:
 
     numba's functions return a status, and take the addresses of their value and of an exception before the arguments.
     """
-    address = engine.get_function_address(name)
+    address = engine.get_function_address(_PREFIX + name)
     native = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * arguments)(address)
 
     def call(*values: int) -> int:
