@@ -53,6 +53,8 @@ def _string(base: Any, at: Any, end: Any, entry: Any, scratch: Any, state: Any, 
             return layout.ODD, 0  # a second phase, or half of a B/E pair
         put_int64(scratch, _PHASE, c)
         return GOES_ON, 0
+    if kind == layout.SHAPES:
+        put_int64(scratch, layout.SHAPES_SEEN, 1)
     return (layout.ODD, 0) if kind == layout.ARGUMENTS else (GOES_ON, 1 << field)
 
 
