@@ -21,4 +21,8 @@ def prune(folder: Path, largest: int) -> None:
 
 
 def _size(folder: str) -> int:
-    return sum(entry.stat().st_size if entry.is_file() else _size(entry.path) for entry in os.scandir(folder))
+    """Return the bytes of all files in a folder. Links are not followed."""
+    return sum(
+        _size(entry.path) if entry.is_dir(follow_symlinks=False) else entry.stat(follow_symlinks=False).st_size
+        for entry in os.scandir(folder)
+    )

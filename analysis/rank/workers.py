@@ -70,8 +70,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 def prepare_rank(job: Job) -> Outcome:
     """Read a rank's files and measure what needs no other rank, or take it from the cache."""
     folder = _cache_folder(job)
-    again = {name: _Again(job, name) for name in store.LARGE}
-    data = None if folder is None else cache.load(folder, again)
+    data = _cached(job, folder)
     if data is not None:
         return Outcome(job=job, data=data)
     traces, notices = _read(job)
@@ -83,9 +82,7 @@ def prepare_rank(job: Job) -> Outcome:
     data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank), where)
     saved = None if folder is None or notices else cache.save(folder, data, tables=job.cache_tables)
     if not job.keep_tables:
-        data = store.without_large(data, again)
-        if saved and folder is not None:
-            data = cache.load(folder, again) or data
+        data = (_cached(job, folder) if saved else None) or store.without_large(data, _large_again(job))
     return Outcome(job=job, data=data, notices=notices, kept=saved)
 
 
@@ -95,6 +92,15 @@ def _cache_folder(job: Job) -> Path | None:
         return None
     files, labels = [source.path for source in job.sources], [source.label for source in job.sources]
     return cache.folder_of(files, labels, readers.name(job.sources[0], fast=job.fast), job.cache)
+
+
+def _cached(job: Job, folder: Path | None) -> RankData | None:
+    return None if folder is None else cache.load(folder, _large_again(job))
+
+
+def _large_again(job: Job) -> "dict[str, _Again]":
+    """Return what makes each large table of a rank again."""
+    return {name: _Again(job, name) for name in store.LARGE}
 
 
 def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
@@ -183,8 +189,7 @@ def _kept(jobs: Sequence[Job]) -> dict[int, Outcome]:
     """
     kept: dict[int, Outcome] = {}
     for at, job in enumerate(jobs):
-        folder = _cache_folder(job)
-        data = None if folder is None else cache.load(folder, {name: _Again(job, name) for name in store.LARGE})
+        data = _cached(job, _cache_folder(job))
         if data is not None:
             kept[at] = Outcome(job=job, data=data)
         elif at == 0:
@@ -195,7 +200,7 @@ def _kept(jobs: Sequence[Job]) -> dict[int, Outcome]:
 def _collect(
     executor: Executor, jobs: list[Job], sizes: list[int], kept: dict[int, Outcome], progress: Progress
 ) -> list[Outcome]:
-    """Run the jobs that are not `kept`; returns the outcomes of all."""
+    """Run the jobs that are not `kept`, the largest first; returns the outcomes of all in the order of `jobs`."""
     order = sorted(set(range(len(jobs))) - set(kept), key=lambda at: -sizes[at])
     futures: dict[Future[Outcome], int] = {executor.submit(prepare_rank, jobs[at]): at for at in order}
     outcomes = dict(kept)

@@ -60,8 +60,8 @@ class EventReader:
         tail: bytes | None = None
         for window in itertools.chain([b""] if buffer else [], windows):
             scanned = None if self._scanner is None else self._scanner.scan(buffer, window)
-            if scanned is not None and self._scanner is not None:
-                self.has_shapes |= self._scanner.saw_shapes
+            if scanned is not None:
+                self.has_shapes |= scanned.has_shapes
                 yield from scanned.blocks
                 buffer = _behind(scanned.used, buffer, window)
                 if scanned.ended:
@@ -88,7 +88,7 @@ class EventReader:
         self._finish(head, tail)
 
     def _look_for_shapes(self, buffer: bytes) -> None:
-        """Look at everything at the beginning of a file, later only at the beginning of each window.
+        """Look for shapes in text that no scanner has read: in all of it, later in the file only in its beginning.
 
         With shapes, most operators have them, and a search that finds nothing takes as long as half of the reading.
         """

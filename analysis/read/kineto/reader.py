@@ -25,7 +25,7 @@ def has_scanner() -> bool:
 
 
 def is_compiled() -> bool:
-    """Return whether the scanner was compiled before, by this version and this user."""
+    """Return whether loading the scanner is enough: this user has compiled this version for this processor."""
     return machine_code.are_kept()
 
 

@@ -15,7 +15,7 @@ from rankscope.conf.files import open_regular
 
 WINDOW = 8 << 20  # bytes yielded at a time
 _GZIP = b"\x1f\x8b"
-_READ = 1 << 18  # gives about a window; not more, because a decoder copies what follows its member
+_READ = 1 << 18  # bytes of gzip: some 3 MB of JSON; not more, because a decoder copies what follows its member
 
 
 class Stream:

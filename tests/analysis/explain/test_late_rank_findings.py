@@ -7,13 +7,7 @@ from rankscope.analysis.explain import findings
 from rankscope.analysis.measure.segments import CAUSES
 from rankscope.analysis.measure.stragglers import StepVerdict, Verdict
 
-from .made_facts import (
-    MS,
-    facts,
-    found,
-    late,
-    steps,
-)
+from .made_facts import MS, facts, found, late, steps
 
 
 def test_reasons_to_throttle_are_named() -> None:

@@ -128,9 +128,17 @@ def test_what_is_kept_needs_no_pool(
         os.utime(traces / f"rank{rank}.json.gz", ns=(1, 1))
     monkeypatch.setattr(workers, "_POOL_FROM", 0)
     monkeypatch.setattr(workers, "_workers", lambda _: 2)
-    monkeypatch.setattr(workers, "_pool", ThreadPoolExecutor)  # so that `reads` sees what its workers read
+    given: list[workers.Job] = []
+
+    class Pool(ThreadPoolExecutor):  # of threads, so that `reads` sees what its workers read
+        def submit(self, work: Any, job: Any, /) -> Any:  # type: ignore[override]
+            given.append(job)
+            return super().submit(work, job)
+
+    monkeypatch.setattr(workers, "_pool", Pool)
     assert summary(traces) == first
     assert sorted(reads[4:]) == [f"rank{rank}.json.gz" for rank in changed]
+    assert len(given) == (4 if 0 in changed else len(changed))  # without the first one nothing is looked up here
 
 
 class _Dying(Executor):

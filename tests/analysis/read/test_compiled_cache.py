@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rankscope.analysis.rank.workers import use_scanner
+from rankscope.analysis.read import sources
 from rankscope.analysis.read.kineto import reader
 from rankscope.analysis.read.kineto.fast import machine_code
 
@@ -64,12 +66,13 @@ def test_damaged_code_is_never_loaded(cache: Path, tmp_path: Path) -> None:
 def test_a_small_trace_never_compiles(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling takes seconds: the first command of a user, or the first one on another processor, must not wait."""
     monkeypatch.setattr(machine_code, "_found", functools.cache(lambda: None))  # nothing was loaded yet
+    ranks = sources.find([TRACE.parent]).files  # 31 MB of JSON
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert not machine_code.are_kept()
+    assert not use_scanner(ranks) and use_scanner(ranks * 2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
-    assert machine_code.are_kept()
+    assert use_scanner(ranks) and not use_scanner(ranks[:0])
     monkeypatch.setattr(machine_code, "_processor", lambda: "another")
-    assert not machine_code.are_kept()
+    assert not use_scanner(ranks)
 
 
 def test_a_compiler_that_fails_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 from rankscope.conf.files import read_bytes, replacing
 from rankscope.conf.user_cache import is_private, user_folder
 
-_SIGN = hashlib.blake2b  # of the code, at the beginning of the file
-_SIGN_BYTES = 32
+_CHECKSUM_BYTES = 32  # at the beginning of the file
 _PREFIX = "rankscope_"  # of the functions' names: C has an `index` of its own
 _HERE = Path(__file__).parent
 
@@ -35,7 +34,7 @@ _ARGUMENTS = {"index": 4, "scan": 7, "count_lines": 2, "rehash": 5}  # how many 
 
 
 def kernels() -> Kernels:
-    """Return the compiled functions. Raises ImportError if numba or LLVM are missing, or do not fit this version.
+    """Return the compiled functions. Raises ImportError if numba and LLVM are missing or fail.
 
     They are compiled when the first large trace is read, or before worker processes start: for about 8 s, once a user.
     If the user's cache folder cannot be written or others can write to it, they are compiled for this process and the
@@ -113,14 +112,18 @@ def loaded(path: Path) -> Kernels | None:
         kept = read_bytes(path)
     except (OSError, ValueError):
         return None
-    code = kept[_SIGN_BYTES:]
-    return _functions(code) if kept[:_SIGN_BYTES] == _SIGN(code, digest_size=_SIGN_BYTES).digest() else None
+    code = kept[_CHECKSUM_BYTES:]
+    return _functions(code) if kept[:_CHECKSUM_BYTES] == _checksum(code) else None
+
+
+def _checksum(code: bytes) -> bytes:
+    return hashlib.blake2b(code, digest_size=_CHECKSUM_BYTES).digest()
 
 
 def _keep(path: Path, code: bytes) -> None:
     try:
         with replacing(path) as temporary:
-            temporary.write_bytes(_SIGN(code, digest_size=_SIGN_BYTES).digest() + code)
+            temporary.write_bytes(_checksum(code) + code)
     except OSError:  # a full disk: the next process compiles again
         return
 

@@ -36,6 +36,7 @@ class Scanned(NamedTuple):
     lines: int  # line ends in these bytes
     ended: bool  # whether the array ended there
     blocks: list[Block]
+    has_shapes: bool  # whether an operator had the dimensions of its inputs, in this buffer or an earlier one
 
 
 class Scanner:
@@ -91,12 +92,8 @@ class Scanner:
         if status in (layout.ODD, layout.FULL) or odd_at < max(used, size - _PADDING):
             return None  # only a token that the window's end cuts may look odd
         blocks.append(self._block())
-        return Scanned(used, count_lines(base, used), status == layout.END, blocks)
-
-    @property
-    def saw_shapes(self) -> bool:
-        """Whether an operator had the dimensions of its inputs, in any buffer so far."""
-        return bool(self._scratch[layout.SHAPES_SEEN] == 1)
+        has_shapes = bool(self._scratch[layout.SHAPES_SEEN] == 1)
+        return Scanned(used, count_lines(base, used), status == layout.END, blocks, has_shapes)
 
     def _block(self) -> Block:
         """Copy the written rows, with symbols turned into the codes of their columns."""
