@@ -146,7 +146,7 @@ class Evidence:
 
     def scaling(self) -> None:
         """Record one sweep per job and batch, in parallel, and write one report per job."""
-        jobs = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (1024, 4096))}
+        jobs = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (1024, 2048, 4096))}
         points = [
             (f"{name}-{batch}", [*job, f"batch_size={batch}"]) for name, (job, all_) in jobs.items() for batch in all_
         ]
@@ -252,7 +252,7 @@ class Evidence:
     def once(self) -> None:
         """Record what needs a GPU and is not covered by another stage."""
         graphs = [self.world, *BASE, "compile=reduce-overhead", *SHORT]
-        stacks = [self.world, "+scenario=item_in_loop", "profile.with_stack=true", *SHORT]
+        stacks = [self.world, *BASE, "+scenario=synchronize", "profile.with_stack=true", *SHORT]
         own = self._script(HERE / "own_cuda_profiler.py", ["passes=[nsys]"])
         runs = [("once/graphs", graphs), ("once/stacks", stacks), ("once/own_cuda_profiler", own)]
         self._in_parallel(lambda item: self._run(*item), runs)

@@ -226,7 +226,7 @@ def main() -> int:
     parser.add_argument("overrides", nargs="*", help="further overrides for every run")
     options = parser.parse_args()
     end = time.monotonic() + options.seconds
-    on_gpu = options.device != "cpu" and bool(torch_facts().devices)
+    on_gpu = options.device == "cuda" or (options.device == "auto" and bool(torch_facts().devices))
     options.out.mkdir(parents=True, exist_ok=True)
     common = [f"world_size={options.world_size}", f"device={options.device if on_gpu else 'cpu'}", *options.overrides]
     if options.jobs > 1 and not any(item.startswith("launch.turn=") for item in common):

@@ -7,7 +7,7 @@ Definitions: docs/metrics.md, "Without the profiler".
 import msgspec
 import numpy as np
 
-from rankscope.analysis.core.chance import independent_share, median_interval
+from rankscope.analysis.core.chance import median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.core.table import Column
@@ -25,7 +25,7 @@ from rankscope.analysis.job.variation import (
 )
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.analysis.measure.stragglers import VerdictName
-from rankscope.conf.chance import binomial_tail
+from rankscope.conf.chance import binomial_tail, independent_share
 
 _SHARED_CORES = "rank {} comes after the others, but no longer than it waited for a core: other work takes its cores"
 FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance

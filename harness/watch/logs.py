@@ -10,9 +10,9 @@ import numpy as np
 
 from rankscope.conf.contract import RANGE_COLUMNS, StepRow
 from rankscope.harness.watch.exact_tests import Values
-from rankscope.harness.watch.judge import PARTS
 from rankscope.harness.watch.log_limit import LogLimit
 from rankscope.harness.watch.options import Options
+from rankscope.harness.watch.parts import PARTS, step_ns
 from rankscope.harness.watch.sinks.sink import Sink
 
 _WRITTEN = {
@@ -86,11 +86,6 @@ class EventLog:
                 log.warning("rankscope: %s", line)
 
 
-def step_ns(row: StepRow) -> int:
-    """Return a step's time by the device's clock, on a CPU by the host's."""
-    return int(row["host_ns"] if row["device_ns"] is None else row["device_ns"])
-
-
 def line_of(row: StepRow, samples: int | None, traced: bool) -> dict[str, Any]:
     """Return what is written of a step (ms); null for a range that the step did not have."""
     line = {"step": row["step"], "start_ns": row["start_ns"], "step_ms": step_ns(row) * 1e-6}
@@ -99,6 +94,7 @@ def line_of(row: StepRow, samples: int | None, traced: bool) -> dict[str, Any]:
     }
     return line | {
         "host_ms": row["launch_ns"] * 1e-6,
+        "host_ahead": row["host_ahead"],
         "samples": samples,
         "memory_peak_bytes": row["memory_peak_bytes"],
         "first_of_epoch": row["first_of_epoch"],

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.conf.contract import BACKWARD_COMPUTE, RANGE_COLUMNS, StepRow
+from rankscope.conf.contract import StepRow
 from rankscope.conf.files import write_json
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.conf.run_dir import RunDirError
@@ -22,9 +22,10 @@ from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.watch.exact_tests import Values
 from rankscope.harness.watch.exchange import Exchange
-from rankscope.harness.watch.judge import PARTS, Event, LateRank, Speed
-from rankscope.harness.watch.logs import EventLog, RankLog, StepLog, step_ns
+from rankscope.harness.watch.judge import Event, LateRank, Speed
+from rankscope.harness.watch.logs import EventLog, RankLog, StepLog
 from rankscope.harness.watch.options import Options
+from rankscope.harness.watch.parts import PARTS, of_row
 from rankscope.harness.watch.requests import Requests
 from rankscope.harness.watch.sinks.formats import open_sinks
 from rankscope.harness.watch.trace_window import Windows
@@ -33,7 +34,6 @@ log = logging.getLogger("rankscope.monitor")
 _LEAD = 4  # blocks between a block and the step at which every rank has surely seen it
 _DRAIN_S = 10.0  # how long the end of the run waits for blocks of other ranks
 _CONTROL_S = 60.0  # how long a gather waits for a rank that no longer watches
-_COLUMNS = (*RANGE_COLUMNS.values(), BACKWARD_COMPUTE)  # in the order of `PARTS`
 # Options that are not in monitor.json: a URI may hold a password.
 _NOT_WRITTEN = ("parent", "alpha", "least_change", "on_event", "mlflow")
 
@@ -112,8 +112,7 @@ class Session:
         opens = any(row["step"] % self._options.every == 0 for row in rows)
         asked = self._requests.take() if opens else 0  # looks for a file, so only once a block
         for number, row in enumerate(rows):
-            parts = (float(row[name] or 0) for name in _COLUMNS)
-            self._exchange.add([float(step_ns(row)), *parts, 0.0 if number else float(asked)])
+            self._exchange.add([*of_row(row), 0.0 if number else float(asked)])
         self._steps.write(rows, self._windows.holds)
 
     def _judge(self, first: int, block: Values) -> None:

@@ -16,9 +16,9 @@ import torch
 
 from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.harness.group.process_group import RankContext
-from rankscope.harness.watch.judge import PARTS
 from rankscope.harness.watch.logs import EventLog, RankLog, StepLog
 from rankscope.harness.watch.options import Options
+from rankscope.harness.watch.parts import PARTS
 from rankscope.harness.watch.sinks.formats import open_sinks
 from rankscope.harness.watch.sinks.guarded import Background, Guarded
 from rankscope.harness.watch.sinks.rank_metrics import by_rank, late_rank, of_rank_0
@@ -61,6 +61,7 @@ def row(step: int) -> Any:
     return {"step": step, "start_ns": step, "host_ns": 5_000_000, "device_ns": None, **times} | {
         "memory_peak_bytes": None,
         "first_of_epoch": False,
+        "host_ahead": None,
     }
 
 

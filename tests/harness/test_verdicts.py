@@ -3,13 +3,17 @@
 import itertools
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rankscope.harness.watch.exact_tests import Values, _u_counts, fisher, u_statistic, u_threshold
-from rankscope.harness.watch.judge import JUDGED, REFERENCE, SPEED, LateRank, Speed, own_parts
+from rankscope.harness.watch.judge import JUDGED, REFERENCE, SPEED, Event, LateRank, Speed
 from rankscope.harness.watch.log_limit import MOST, STEPS, LogLimit
+from rankscope.harness.watch.parts import CAUSES, PARTS, beyond_others, excesses, own_parts
+from rankscope.harness.watch.swings import LONGEST, Swings
 
 MS = 1e6
 EVERY = 5
@@ -41,7 +45,7 @@ def test_fisher_against_all_orders() -> None:
 
 def steps(count: int, ranks: int, seed: int, noise: float = 0.01) -> Values:
     """Return healthy steps of 10 ms: 1 data, 4 forward, 4 backward (3 until its gradients), 1 optimizer, with noise."""
-    parts = np.tile(np.array([0.0, 1, 0, 4, 4, 1, 3]) * MS, (count, ranks, 1))
+    parts = np.tile(np.array([0.0, 1, 0, 4, 4, 1, 3, 0, 0]) * MS, (count, ranks, 1))
     own = np.random.default_rng(seed).lognormal(0, noise, parts.shape)
     parts *= own
     parts[..., 0] = parts[..., 1:6].sum(axis=-1).max(axis=1, keepdims=True)
@@ -87,6 +91,90 @@ def test_a_rank_that_is_late_from_the_start_is_named_after_the_reference() -> No
 def test_waiting_in_the_backward_pass_is_not_being_late() -> None:
     own = own_parts(slowed(steps(1, 2, seed=1, noise=0), 0, 3, 3.0))
     assert own[0].sum(axis=1).tolist() == pytest.approx([12 * MS, 9 * MS])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 7])
+def test_beyond_others_is_the_value_minus_their_median(ranks: int) -> None:
+    values = np.random.default_rng(ranks).integers(0, 5, (ranks, 3)).astype(float)  # some are equal
+    for rank, found in enumerate(beyond_others(values[np.newaxis])[0]):
+        assert found.tolist() == (values[rank] - np.median(np.delete(values, rank, 0), axis=0)).tolist()
+
+
+@pytest.mark.parametrize(
+    ("leads", "launches", "expected"),
+    [
+        pytest.param((0, 0), (9, 9), {"compute": 3, "host": 0}, id="unknown, as on a CPU"),
+        pytest.param((1, 1), (9, 9), {"compute": 3, "host": 0}, id="queued: the device computes longer"),
+        pytest.param((-1, 1), (9, 9), {"compute": 0, "host": 0}, id="one device always follows its host"),
+        pytest.param((-1, 1), (11, 9), {"compute": 0, "host": 2}, id="its host launches longer than the other"),
+        pytest.param((-1, 1), (15, 9), {"compute": 0, "host": 3}, id="no more than the device shows"),
+        pytest.param((-1, -1), (11, 9), {"compute": 1, "host": 2}, id="both wait, as if they read the loss"),
+    ],
+)
+def test_a_device_that_follows_its_host_is_not_slow(
+    leads: tuple[int, int], launches: tuple[int, int], expected: dict[str, float]
+) -> None:
+    parts = slowed(steps(1, 2, seed=1, noise=0), 0, 3, 3.0)
+    parts[0, :, PARTS.index("launch")], parts[0, :, PARTS.index("lead")] = np.array(launches) * MS, leads
+    found = dict(zip(CAUSES, excesses(parts)[0, 0] / MS, strict=True))
+    assert found == pytest.approx({"data": 0, "copy": 0, **expected})
+
+
+def watched(name: str) -> tuple[Values, NDArray[np.bool_]]:
+    """Return the parts of a job that the Monitor watched on two H200s, and which steps were traced.
+
+    Its hosts set the pace: steps of 12 to 24 ms for 10 ms of computing. Unknown: the own part of the backward pass, and
+    whether the hosts lead.
+    """
+    with np.load(Path(__file__).parent.parent / "data" / "watched" / f"{name}.npz") as file:
+        parts = file["parts"] * 1e4
+        return np.concatenate([parts, np.zeros((*parts.shape[:2], 3))], axis=2), file["traced"]
+
+
+def judged(name: str) -> list[Event]:
+    parts, traced = watched(name)
+    late, speed, found = LateRank(2, 2.5e-6), Speed(2.5e-6), list[Event]()
+    for first in range(20, len(parts) - EVERY + 1, EVERY):
+        if traced[max(0, first - 15) : first + EVERY].any():
+            late.reset()
+            speed.reset()
+        else:
+            block = parts[first : first + EVERY]
+            found += late.add(first, block) + speed.add(first, np.median(block[:, :, 0], axis=1))
+    return found
+
+
+def test_hosts_whose_pace_wanders_are_no_news() -> None:
+    """Nothing was planted. The tests alone find 156 changes here, 62 of them late ranks."""
+    found = judged("none")
+    assert [event.event for event in found] in ([], ["speed_changed"])
+
+
+def test_a_fault_is_found_although_the_pace_wanders() -> None:
+    """10 ms on rank 1 from step 5985 on: it is named, and the longer step is dated to within the usual swings."""
+    found = [event for event in judged("compute") if event.step >= 5985]
+    named = [event for event in found if event.event == "late_rank"]
+    assert named and {(event.rank, event.cause) for event in named} == {(1, "compute")}
+    (changed,) = [event for event in found if event.event == "speed_changed"]
+    assert changed.after_ms is not None and changed.before_ms is not None and changed.after_ms > changed.before_ms
+
+
+def test_what_comes_and_goes_is_news_only_if_it_lasts() -> None:
+    swings = Swings()
+    assert swings.is_news("host", 1)
+    swings.ended("host", 20)
+    swings.ended("host", 5)
+    assert not swings.is_news("host", 3 * 20 - 1) and swings.is_news("host", 3 * 20)
+    assert swings.is_news("compute", 1), "another kind has its own swings"
+    swings.ended("host", 10 * LONGEST)
+    assert swings.is_news("host", LONGEST)
+
+
+def test_a_rank_of_another_cause_is_named_at_once_although_hosts_swing() -> None:
+    turns = [slowed(steps(60, 2, seed), seed % 2, 0, 3.0) for seed in range(12)]
+    found = feed(LateRank(2, 1e-6), np.concatenate([*turns, steps(200, 2, 50), slowed(steps(40, 2, 51), 1, 3, 4.0)]))
+    assert found[-1][1] == "late_rank 1 compute" and found[-1][0] < 12 * 60 + 200 + 10
+    assert len([said for _, said in found if "late" in said]) < 5, "twelve swings, of which the first are news"
 
 
 def test_no_more_false_late_ranks_than_stated() -> None:

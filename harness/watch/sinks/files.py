@@ -27,6 +27,7 @@ SCHEMA = pa.schema(
         ("samples", pa.int64()),
         ("memory_peak_bytes", pa.int64()),
         ("first_of_epoch", pa.bool_()),
+        ("host_ahead", pa.bool_()),
         ("traced", pa.bool_()),
     ]
 )

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from rankscope.analysis.core.chance import independent_share, median_interval
+from rankscope.analysis.core.chance import median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.job import slow_steps
 from rankscope.analysis.job.cause import cause_of
 from rankscope.analysis.job.host_pace import HostPace
 from rankscope.analysis.job.late_rank import judge, over_run
 from rankscope.analysis.job.window import Matrix, Window
-from rankscope.conf.chance import binomial_tail
+from rankscope.conf.chance import binomial_tail, independent_share
 
 MS = 1e6
 

@@ -1,0 +1,75 @@
+"""The parts of a step that the ranks exchange, and how much later a rank is than the others, by cause."""
+
+import numpy as np
+
+from rankscope.conf.contract import BACKWARD_COMPUTE, HOST_RANGE_COLUMNS, RANGE_COLUMNS, StepRow
+from rankscope.harness.watch.exact_tests import Values
+
+# ns, but for `lead`: 1 if the host has enqueued the step before the device has done its backward pass, -1 if not, 0 if
+# unknown. `launch` is how long the host is in forward, backward and optimizer.
+PARTS = ("step", "data", "copy", "forward", "backward", "optimizer", "backward compute", "launch", "lead")
+CAUSES = ("data", "copy", "compute", "host")
+_COMPUTE, _HOST = CAUSES.index("compute"), CAUSES.index("host")
+_TWO_THIRDS = 2 / 3
+
+
+def step_ns(row: StepRow) -> int:
+    """Return a step's time by the device's clock, on a CPU by the host's."""
+    return int(row["host_ns"] if row["device_ns"] is None else row["device_ns"])
+
+
+def of_row(row: StepRow) -> list[float]:
+    """Return the `PARTS` of one step; a range that the step did not have counts as 0."""
+    launch = sum(row[name] or 0 for name in HOST_RANGE_COLUMNS.values())
+    lead = 0 if row["host_ahead"] is None else 1 if row["host_ahead"] else -1
+    ranges = (row[name] or 0 for name in (*RANGE_COLUMNS.values(), BACKWARD_COMPUTE))
+    return [float(value) for value in (step_ns(row), *ranges, launch, lead)]
+
+
+def own_parts(parts: Values) -> Values:
+    """Return each rank's own time by cause (... x ranks x `CAUSES`, ns) from its parts (... x ranks x `PARTS`).
+
+    Of the backward pass, only the time until the rank's own gradients are computed counts. The rest is waiting for the
+    gradients of other ranks. Time outside of all ranges counts as waiting for data, up to the measured wait; the rest
+    counts as host time.
+    """
+    step, data, copy, forward, backward, optimizer, backward_compute = np.moveaxis(parts, -1, 0)[:7]
+    outside = np.maximum(step - copy - forward - backward - optimizer, 0)
+    stalled = np.minimum(data, outside)
+    return np.stack([stalled, copy, forward + backward_compute + optimizer, outside - stalled], axis=-1)
+
+
+def excesses(parts: Values) -> Values:
+    """Return what each rank takes longer than the median of the others (steps x ranks x `CAUSES`, ns).
+
+    If the device has nothing queued, its passes last as long as its host launches them. So what they take longer is the
+    host's, as far as this host takes longer than the others. The rest is no rank's fault if the host of another rank
+    leads: in a job that is bound by its hosts, one device always follows its host (docs/metrics.md, "Cause").
+    """
+    found = beyond_others(own_parts(parts))
+    lead = parts[:, :, PARTS.index("lead")]
+    longer = np.maximum(found[:, :, _COMPUTE], 0)
+    by_host = np.clip(beyond_others(parts[:, :, PARTS.index("launch")]), 0, longer)
+    any_leads = np.any(lead > 0, axis=1, keepdims=True)  # if a rank follows, it is another one
+    found[:, :, _HOST] += np.where(lead < 0, by_host, 0)
+    found[:, :, _COMPUTE] -= np.where(lead < 0, np.where(any_leads, longer, by_host), 0)
+    return found
+
+
+def beyond_others(values: Values) -> Values:
+    """Return values minus the median of the other ranks' values (steps x ranks, and further axes)."""
+    ranks = values.shape[1]
+    order = np.argsort(values, axis=1)
+    ordered, place = np.take_along_axis(values, order, axis=1), np.argsort(order, axis=1)
+    # The middle of the others: their places, counted without the rank's own.
+    low, high = (ranks - 2) // 2, (ranks - 1) // 2
+    middle = [np.take_along_axis(ordered, at + (place <= at), axis=1) for at in (low, high)]
+    return np.asarray(values - (middle[0] + middle[1]) / 2)
+
+
+def shares(found: Values) -> tuple[str, dict[str, float]]:
+    """Return the cause of an excess (`CAUSES`) and each cause's share; the cause is mixed below two thirds."""
+    total = float(found.sum())
+    share = {cause: round(float(part) / total, 3) for cause, part in zip(CAUSES, found, strict=True)}
+    cause = max(share, key=lambda item: share[item])
+    return (cause if share[cause] >= _TWO_THIRDS else "mixed"), share
