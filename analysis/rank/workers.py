@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from rankscope.analysis.core.heap import keep_freed_memory
 from rankscope.analysis.core.notices import AnalysisError, Notice, UnreadableTraceError
 from rankscope.analysis.core.progress import Progress
 from rankscope.analysis.core.table import Table
@@ -239,7 +240,7 @@ def _alone(job: Job) -> Outcome:
 def _pool(workers: int) -> ProcessPoolExecutor:
     """Start processes. Forking is fast and needs no importable main module, but is safe only with a single thread."""
     method = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
-    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
+    return ProcessPoolExecutor(workers, multiprocessing.get_context(method), initializer=keep_freed_memory)
 
 
 def _workers(sizes: Sequence[int]) -> int:

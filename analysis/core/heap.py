@@ -1,0 +1,21 @@
+"""How the C library keeps memory between ranks."""
+
+import ctypes
+from contextlib import suppress
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_KEPT = 256 << 20  # bytes at the end of the heap that stay with the process when they are free
+_LARGE = 32 << 20  # bytes from which a block is given back at once
+
+
+def keep_freed_memory() -> None:
+    """Reuse freed memory for the next rank, instead of giving it to the system and asking for it again.
+
+    A process that reads ranks needs the same megabytes for each of them. New pages are slow: 8 ms per rank of 8 MB on
+    the machine of docs/performance.md, a quarter of reading it. It applies to the complete process, so only programs
+    of rankscope call it. C libraries without this setting keep their own way.
+    """
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, _LARGE)
+        mallopt(_TRIM_THRESHOLD, _KEPT)
