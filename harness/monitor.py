@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rankscope.harness.observe.instrument import Instrument
 from rankscope.harness.observe.marks import Source
-from rankscope.harness.watch.judge import Event
+from rankscope.harness.watch.event import Event
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.watch import Watch
 

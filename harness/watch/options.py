@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.harness.observe.marks import Source
-from rankscope.harness.watch.judge import Event
+from rankscope.harness.watch.event import Event
 
 
 @dataclass(frozen=True, kw_only=True)

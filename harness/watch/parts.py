@@ -11,6 +11,7 @@ PARTS = ("step", "data", "copy", "forward", "backward", "optimizer", "backward c
 CAUSES = ("data", "copy", "compute", "host")
 _COMPUTE, _HOST = CAUSES.index("compute"), CAUSES.index("host")
 _TWO_THIRDS = 2 / 3
+_AS_LONG = 0.95  # a host that needs less than this share of its device's time does not hold it up
 
 
 def step_ns(row: StepRow) -> int:
@@ -42,17 +43,20 @@ def own_parts(parts: Values) -> Values:
 def excesses(parts: Values) -> Values:
     """Return what each rank takes longer than the median of the others (steps x ranks x `CAUSES`, ns).
 
-    If the device has nothing queued, its passes last as long as its host launches them. So what they take longer is the
-    host's, as far as this host takes longer than the others. The rest is no rank's fault if the host of another rank
-    leads: in a job that is bound by its hosts, one device always follows its host (docs/metrics.md, "Cause").
+    A device follows its host if it has nothing queued, and its passes last no longer than the host launches them. Then
+    what they take longer is the host's, as far as this host takes longer than the others. The rest is no rank's fault
+    if another host leads: in a job that is bound by its hosts, one device always follows its host (docs/metrics.md,
+    "Cause").
     """
-    found = beyond_others(own_parts(parts))
-    lead = parts[:, :, PARTS.index("lead")]
+    own = own_parts(parts)
+    found = beyond_others(own)
+    launch, lead = (parts[:, :, PARTS.index(name)] for name in ("launch", "lead"))
+    follows = (lead < 0) & (launch >= _AS_LONG * own[:, :, _COMPUTE])
     longer = np.maximum(found[:, :, _COMPUTE], 0)
-    by_host = np.clip(beyond_others(parts[:, :, PARTS.index("launch")]), 0, longer)
+    by_host = np.clip(beyond_others(launch), 0, longer)
     any_leads = np.any(lead > 0, axis=1, keepdims=True)  # if a rank follows, it is another one
-    found[:, :, _HOST] += np.where(lead < 0, by_host, 0)
-    found[:, :, _COMPUTE] -= np.where(lead < 0, np.where(any_leads, longer, by_host), 0)
+    found[:, :, _HOST] += np.where(follows, by_host, 0)
+    found[:, :, _COMPUTE] -= np.where(follows, np.where(any_leads, longer, by_host), 0)
     return found
 
 

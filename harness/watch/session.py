@@ -20,14 +20,16 @@ from rankscope.harness.record.describe import describe
 from rankscope.harness.record.nvtx import TorchEmitter
 from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.step_timer import StepTimer
+from rankscope.harness.watch.event import Event
 from rankscope.harness.watch.exact_tests import Values
 from rankscope.harness.watch.exchange import Exchange
-from rankscope.harness.watch.judge import Event, LateRank, Speed
+from rankscope.harness.watch.late_rank import LateRank
 from rankscope.harness.watch.logs import EventLog, RankLog, StepLog
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.parts import PARTS, of_row
 from rankscope.harness.watch.requests import Requests
 from rankscope.harness.watch.sinks.formats import open_sinks
+from rankscope.harness.watch.speed import Speed
 from rankscope.harness.watch.trace_window import Windows
 
 log = logging.getLogger("rankscope.monitor")

@@ -13,7 +13,7 @@ from rankscope.harness.record.ranges import Ranges
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.torch_profiler import StepProfiler
 from rankscope.harness.script import run as script
-from rankscope.harness.watch.judge import REFERENCE
+from rankscope.harness.watch.late_rank import REFERENCE
 
 WARMUP = 2  # steps between the start of the profiler and the first step that is kept
 

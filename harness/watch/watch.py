@@ -9,8 +9,8 @@ from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.harness.observe.marks import Source
 from rankscope.harness.observe.observer import Observer
 from rankscope.harness.record.describe import one_line
+from rankscope.harness.watch.event import Event
 from rankscope.harness.watch.exchange import RankGone
-from rankscope.harness.watch.judge import Event
 from rankscope.harness.watch.options import Options
 from rankscope.harness.watch.session import Session
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from rankscope.harness.watch.event import Event
 from rankscope.harness.watch.exact_tests import Values, _u_counts, fisher, u_statistic, u_threshold
-from rankscope.harness.watch.judge import JUDGED, REFERENCE, SPEED, Event, LateRank, Speed
+from rankscope.harness.watch.late_rank import JUDGED, REFERENCE, LateRank
 from rankscope.harness.watch.log_limit import MOST, STEPS, LogLimit
 from rankscope.harness.watch.parts import CAUSES, PARTS, beyond_others, excesses, own_parts
-from rankscope.harness.watch.swings import LONGEST, Swings
+from rankscope.harness.watch.speed import SPEED, Speed
+from rankscope.harness.watch.swings import LONGEST, REMEMBERED, Swings
 
 MS = 1e6
 EVERY = 5
@@ -103,12 +105,13 @@ def test_beyond_others_is_the_value_minus_their_median(ranks: int) -> None:
 @pytest.mark.parametrize(
     ("leads", "launches", "expected"),
     [
-        pytest.param((0, 0), (9, 9), {"compute": 3, "host": 0}, id="unknown, as on a CPU"),
-        pytest.param((1, 1), (9, 9), {"compute": 3, "host": 0}, id="queued: the device computes longer"),
-        pytest.param((-1, 1), (9, 9), {"compute": 0, "host": 0}, id="one device always follows its host"),
-        pytest.param((-1, 1), (11, 9), {"compute": 0, "host": 2}, id="its host launches longer than the other"),
-        pytest.param((-1, 1), (15, 9), {"compute": 0, "host": 3}, id="no more than the device shows"),
-        pytest.param((-1, -1), (11, 9), {"compute": 1, "host": 2}, id="both wait, as if they read the loss"),
+        pytest.param((0, 0), (11, 11), {"compute": 3, "host": 0}, id="unknown, as on a CPU"),
+        pytest.param((1, 1), (11, 11), {"compute": 3, "host": 0}, id="queued: the device computes longer"),
+        pytest.param((-1, 1), (11, 11), {"compute": 0, "host": 0}, id="one device always follows its host"),
+        pytest.param((-1, 1), (13, 11), {"compute": 0, "host": 2}, id="its host launches longer than the other"),
+        pytest.param((-1, 1), (15, 11), {"compute": 0, "host": 3}, id="no more than the device shows"),
+        pytest.param((-1, -1), (13, 11), {"compute": 1, "host": 2}, id="no host leads: the rest is the device's"),
+        pytest.param((-1, 1), (8, 8), {"compute": 3, "host": 0}, id="it only reads the loss: its host is faster"),
     ],
 )
 def test_a_device_that_follows_its_host_is_not_slow(
@@ -144,30 +147,66 @@ def judged(name: str) -> list[Event]:
     return found
 
 
-def test_hosts_whose_pace_wanders_are_no_news() -> None:
-    """Nothing was planted. The tests alone find 156 changes here, 62 of them late ranks."""
-    found = judged("none")
-    assert [event.event for event in found] in ([], ["speed_changed"])
+def test_hosts_whose_pace_wanders_are_hardly_news() -> None:
+    """Nothing was planted in 8,193 steps. The tests alone find 156 changes, 62 of them late ranks."""
+    assert len(judged("none")) <= 4
 
 
 def test_a_fault_is_found_although_the_pace_wanders() -> None:
-    """10 ms on rank 1 from step 5985 on: it is named, and the longer step is dated to within the usual swings."""
+    """10 ms on rank 1 from step 5985 on."""
     found = [event for event in judged("compute") if event.step >= 5985]
     named = [event for event in found if event.event == "late_rank"]
     assert named and {(event.rank, event.cause) for event in named} == {(1, "compute")}
+    assert abs(named[0].since - 5985) <= JUDGED and named[0].step < 5985 + LONGEST
     (changed,) = [event for event in found if event.event == "speed_changed"]
     assert changed.after_ms is not None and changed.before_ms is not None and changed.after_ms > changed.before_ms
 
 
 def test_what_comes_and_goes_is_news_only_if_it_lasts() -> None:
     swings = Swings()
-    assert swings.is_news("host", 1)
-    swings.ended("host", 20)
-    swings.ended("host", 5)
-    assert not swings.is_news("host", 3 * 20 - 1) and swings.is_news("host", 3 * 20)
-    assert swings.is_news("compute", 1), "another kind has its own swings"
-    swings.ended("host", 10 * LONGEST)
-    assert swings.is_news("host", LONGEST)
+    assert swings.is_news("host", 0, 1)
+    swings.ended("host", 40, 20)
+    swings.ended("host", 90, 5)
+    assert not swings.is_news("host", 200, 3 * 20 - 1) and swings.is_news("host", 200, 3 * 20)
+    assert swings.is_news("compute", 200, 1), "another kind has its own swings"
+    assert swings.is_news("host", 41 + REMEMBERED, 3 * 5), "only the later one is remembered"
+    swings.ended("host", 300, 10 * LONGEST)
+    assert swings.is_news("host", 400, LONGEST)
+
+
+@pytest.mark.parametrize("share", [0.6, 0.7, 0.8])
+def test_a_rank_that_is_late_in_most_steps_is_named(share: float) -> None:
+    """Its good steps come by chance, and must not look like the end of a swing."""
+    for seed in range(4):
+        is_late = np.random.default_rng(seed).random(2000) < share
+        parts = np.where(is_late[:, None, None], slowed(steps(2000, 2, seed), 0, 3, 2.0), steps(2000, 2, seed))
+        (step, said), *_ = feed(LateRank(2, 1e-6), parts)
+        assert said == "late_rank 0 compute" and step < 5 * REFERENCE
+
+
+def test_a_second_fault_needs_to_last_three_times_as_long() -> None:
+    first, second = slowed(steps(20, 8, 1), 3, 3, 2.0), slowed(steps(400, 8, 2), 5, 3, 2.0)
+    found = feed(LateRank(8, 1e-6), np.concatenate([steps(500, 8, 3), first, steps(500, 8, 4), second]))
+    named = [(step, said) for step, said in found if "late" in said]
+    assert [said for _, said in named] == ["late_rank 3 compute", "late_rank 5 compute"]
+    assert 1020 + 3 * 20 - EVERY <= named[1][0] <= 1020 + 3 * 20 + 2 * EVERY
+
+
+def test_a_fault_is_dated_by_its_first_step_also_after_a_reset() -> None:
+    parts = np.concatenate([slowed(steps(100, 2, 1), 0, 3, 3.0), slowed(steps(900, 2, 2), 1, 3, 3.0)])
+    judge = LateRank(2, 1e-6)
+    feed(judge, parts[:100])
+    judge.reset()
+    events = [event for at in range(100, 1000, EVERY) for event in judge.add(at, parts[at : at + EVERY])]
+    assert [(event.rank, event.since) for event in events] == [(1, 100)]
+
+
+def test_steps_without_any_time_are_no_event() -> None:
+    nothing = np.zeros((300, 2, len(PARTS)))
+    assert feed(LateRank(2, 1e-6, late=0.0), nothing) == []
+    assert [
+        e for at in range(0, 300, EVERY) for e in Speed(1e-6, least=0.0).add(at, nothing[at : at + EVERY, 0, 0])
+    ] == []
 
 
 def test_a_rank_of_another_cause_is_named_at_once_although_hosts_swing() -> None:
@@ -227,6 +266,25 @@ def test_a_slow_drift_is_found_against_the_first_steps() -> None:
     times = random.normal(10, 0.3, 3000) * np.linspace(1, 1.2, 3000) * MS
     judge = Speed(1e-6)
     assert any(judge.add(first, times[first : first + EVERY]) for first in range(0, 3000, EVERY))
+
+
+def changes(times: Values) -> list[int]:
+    judge = Speed(1e-6)
+    return [event.since for at in range(0, len(times), EVERY) for event in judge.add(at, times[at : at + EVERY])]
+
+
+@pytest.mark.parametrize(("period", "slow"), [(500, 50), (500, 100), (1000, 500)])
+def test_an_evaluation_every_some_steps_is_news_only_at_first(period: int, slow: int) -> None:
+    times = np.random.default_rng(0).normal(10, 0.1, 20_000) * MS
+    times[np.arange(20_000) % period >= period - slow] *= 1.3
+    assert 1 <= len(changes(times)) <= 4
+
+
+def test_a_job_that_became_faster_and_then_slow_is_slow() -> None:
+    """Compared with its first steps it is hardly slower: the steps just before tell."""
+    times = np.random.default_rng(0).normal(10, 0.1, 8000) * np.interp(np.arange(8000), [0, 2000], [1, 0.96]) * MS
+    times[4000:] *= 1.085
+    assert any(abs(since - 4000) <= 3 for since in changes(times))
 
 
 def test_a_few_odd_steps_change_nothing() -> None:
