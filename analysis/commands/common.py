@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rankscope.analysis.core.heap import keep_freed_memory
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read import remote
 from rankscope.conf import RunDir, RunDirError, command
@@ -96,5 +95,4 @@ def put_json(place: Path | None, data: Any) -> None:
 def run_command(run: click.Command, argv: list[str]) -> int:
     """Run a command. Bad input gives one line on stderr and exit status 2."""
     known = (AnalysisError, RunDirError)
-    keep_freed_memory()
     return command.run_command(run, argv, known=known, hint="give another path, or --out", prefix="rankscope")

@@ -11,9 +11,9 @@ _LARGE = 32 << 20  # bytes from which a block is given back at once
 def keep_freed_memory() -> None:
     """Reuse freed memory for the next rank, instead of giving it to the system and asking for it again.
 
-    A process that reads ranks needs the same megabytes for each of them. New pages are slow: 8 ms per rank of 8 MB on
-    the machine of docs/performance.md, a quarter of reading it. It applies to the complete process, so only programs
-    of rankscope call it. C libraries without this setting keep their own way.
+    A worker that reads many ranks needs the same megabytes for each of them. New pages are slow: 8 ms per rank of 8 MB
+    on the machine of docs/performance.md, a quarter of reading it. It applies to the complete process, and a single
+    large rank gains nothing, so only workers call it. C libraries without this setting keep their own way.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
