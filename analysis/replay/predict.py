@@ -81,6 +81,13 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
         times, weight = contention.replay(self.graph, weight, self.slow)
         return self.graph, times, weight
 
+    def only_removes(self, changes: Sequence[Change]) -> bool:
+        """Return whether no work becomes longer by the changes."""
+        weight = self.undisturbed
+        for change in changes:
+            weight = apply(self.graph, change, weight)
+        return bool((weight <= self.undisturbed).all())
+
 
 def replay(recording: Recording, plain_ms: float | None = None, gradients: Gradients | None = None) -> Replayed:
     """Build the graph and scale the host's work so that the replayed step is the plain one, if that is shorter."""
@@ -124,6 +131,9 @@ def predict(recording: Recording, changes: Sequence[str], plain_ms: float | None
     traced = graph.step_ns(graph.time) / _NS_PER_MS
     measured = traced if plain_ms is None else plain_ms
     predicted = measured * graph.step_ns(after) / graph.step_ns(times)
+    if job is None and replayed.only_removes(wanted):
+        # Less work makes no job slower. It may seem so, because the work before the first step becomes shorter, too.
+        predicted = min(predicted, measured)
     notes = list(replayed.notes)
     shares_after = shares(graph, path(graph, after, changed), by_rank=True)
     shortest = predicted

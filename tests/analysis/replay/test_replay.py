@@ -71,6 +71,13 @@ def test_no_change_changes_nothing(name: str) -> None:
     assert found.predicted_ms == pytest.approx(found.step_ms, rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["traces/big_data_stall_rank0_w4", "traces/cuda_graphs_w2", "runs/slow_host_w2"])
+@pytest.mark.parametrize("change", ["compute=instant", "compute*0.9", "transfer=instant", "host*0.5"])
+def test_less_work_makes_no_step_longer(name: str, change: str) -> None:
+    found = predict(load(DATA / name), [change])
+    assert found.predicted_ms <= found.step_ms
+
+
 @pytest.mark.parametrize(
     ("name", "change", "plain_ms"),
     [
