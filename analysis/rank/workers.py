@@ -4,19 +4,15 @@ A task takes paths and returns the small part of a `RankData`. Its large tables 
 traces, and are loaded on demand. If one rank fails, it gets a notice and the others continue.
 """
 
-import multiprocessing
 import os
 import re
-import sys
-import threading
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from rankscope.analysis.core.heap import keep_freed_memory
 from rankscope.analysis.core.notices import AnalysisError, Notice, UnreadableTraceError
 from rankscope.analysis.core.progress import Progress
 from rankscope.analysis.core.table import Table
@@ -32,6 +28,9 @@ from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import RankTrace, merge_cycles
 from rankscope.analysis.read.sources import Source, Sources
 from rankscope.conf.user_cache import user_folder
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 NO_RANK = -1  # the file does not state its rank; the caller finds it
 _POOL_FROM = 500 << 20  # bytes of JSON above which starting processes pays
@@ -160,7 +159,7 @@ def use_scanner(sources: Sequence[Source]) -> bool:
     return kineto.has_scanner() and size >= _SCANNER_FROM and (size >= _COMPILE_FROM or kineto.is_compiled())
 
 
-def prepare_all(jobs: Sequence[Job], executor: Executor | None, progress: Progress) -> list[Outcome]:
+def prepare_all(jobs: Sequence[Job], executor: "Executor | None", progress: Progress) -> list[Outcome]:
     """Run all jobs, the largest first, and return their outcomes in the order of `jobs`."""
     sizes = [job.json_bytes for job in jobs]
     progress.begin(len(jobs), sum(sizes))
@@ -173,14 +172,34 @@ def prepare_all(jobs: Sequence[Job], executor: Executor | None, progress: Progre
                 outcomes.append(prepare_rank(msgspec.structs.replace(job, keep_tables=keep_tables)))
                 progress.advance(size)
             return outcomes
+    from rankscope.analysis.rank import pool  # multiprocessing, which small inputs do not need
+
     small = [msgspec.structs.replace(job, keep_tables=False) for job in jobs]
     kept = _kept(small) if executor is None else {}
     if any(job.fast for job in jobs) and len(kept) < len(jobs):  # compile once, so that no worker has to
         kineto.warm_up()
-    if executor is not None:
-        return _collect(executor, small, sizes, kept, progress)
-    with _pool(_workers(sizes)) as pool:  # it starts no process before it gets a job
-        return _collect(pool, small, sizes, kept, progress)
+    order = sorted(set(range(len(jobs))) - set(kept), key=lambda at: -sizes[at])
+    with progress:
+        for at in kept:
+            progress.advance(sizes[at])
+        found = pool.run(
+            prepare_rank,
+            {at: small[at] for at in order},
+            executor,
+            _workers(sizes),
+            killed=_killed,
+            ended=lambda at: progress.advance(sizes[at]),
+        )
+    return [kept[at] if at in kept else found[at] for at in range(len(jobs))]
+
+
+def _killed(job: Job) -> Outcome:
+    source = job.sources[0]
+    text = f"{source.label}: the process that read it was killed, probably out of memory; record fewer steps"
+    rank = source.rank if source.rank is not None else source.rank_from_name
+    return Outcome(
+        job=job, notices=[Notice(kind="reader_killed", level="partial", rank=rank, file=source.label, message=text)]
+    )
 
 
 def _kept(jobs: Sequence[Job]) -> dict[int, Outcome]:
@@ -196,51 +215,6 @@ def _kept(jobs: Sequence[Job]) -> dict[int, Outcome]:
         elif at == 0:
             break
     return kept
-
-
-def _collect(
-    executor: Executor, jobs: list[Job], sizes: list[int], kept: dict[int, Outcome], progress: Progress
-) -> list[Outcome]:
-    """Run the jobs that are not `kept`, the largest first; returns the outcomes of all in the order of `jobs`."""
-    order = sorted(set(range(len(jobs))) - set(kept), key=lambda at: -sizes[at])
-    futures: dict[Future[Outcome], int] = {executor.submit(prepare_rank, jobs[at]): at for at in order}
-    outcomes = dict(kept)
-    with progress:
-        for at in kept:
-            progress.advance(sizes[at])
-        for future in as_completed(futures):
-            at = futures[future]
-            try:
-                outcomes[at] = future.result()
-            except Exception as error:  # each executor raises its own class
-                if not _worker_died(error):
-                    raise
-                outcomes[at] = _alone(jobs[at])  # a broken pool fails every pending future: rerun each on its own
-            progress.advance(sizes[at])
-    return [outcomes[at] for at in range(len(jobs))]
-
-
-def _worker_died(error: Exception) -> bool:
-    """Return whether a worker process died. A pool then breaks; Dask gives up a task after several dead workers."""
-    return isinstance(error, BrokenExecutor) or type(error).__name__ == "KilledWorker"
-
-
-def _alone(job: Job) -> Outcome:
-    try:
-        with _pool(1) as pool:
-            return pool.submit(prepare_rank, job).result()
-    except BrokenExecutor:
-        source = job.sources[0]
-        text = f"{source.label}: the process that read it was killed, probably out of memory; record fewer steps"
-        rank = source.rank if source.rank is not None else source.rank_from_name
-        notice = Notice(kind="reader_killed", level="partial", rank=rank, file=source.label, message=text)
-        return Outcome(job=job, notices=[notice])
-
-
-def _pool(workers: int) -> ProcessPoolExecutor:
-    """Start processes. Forking is fast and needs no importable main module, but is safe only with a single thread."""
-    method = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
-    return ProcessPoolExecutor(workers, multiprocessing.get_context(method), initializer=keep_freed_memory)
 
 
 def _workers(sizes: Sequence[int]) -> int:

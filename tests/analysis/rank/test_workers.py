@@ -14,7 +14,7 @@ import pytest
 
 from rankscope.analysis import AnalysisError, Options, load, summarise
 from rankscope.analysis.commands.analyze import main
-from rankscope.analysis.rank import workers
+from rankscope.analysis.rank import pool, workers
 from rankscope.analysis.read.kineto import reader as kineto
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -135,7 +135,7 @@ def test_what_is_kept_needs_no_pool(
             given.append(job)
             return super().submit(work, job)
 
-    monkeypatch.setattr(workers, "_pool", Pool)
+    monkeypatch.setattr(pool, "processes", Pool)
     assert summary(traces) == first
     assert sorted(reads[4:]) == [f"rank{rank}.json.gz" for rank in changed]
     assert len(given) == (4 if 0 in changed else len(changed))  # without the first one nothing is looked up here
@@ -154,7 +154,7 @@ class _Dying(Executor):
 
 
 def test_a_killed_reader_costs_its_own_rank_only(traces: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_pool", lambda *_, **__: _Dying())
+    monkeypatch.setattr(pool, "processes", lambda *_, **__: _Dying())
     found = summary(traces, cache=False, executor=_Dying())
     assert found["ranks"] == [0, 1, 3] and found["missing_ranks"] == [2] and found["status"] == "partial"
     assert ("reader_killed", 2) in [(notice["kind"], notice["rank"]) for notice in found["warnings"]]
