@@ -4,12 +4,14 @@ The file is a log of LevelDB (github.com/google/leveldb, doc/log_format.md) afte
 """
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 _BLOCK, _FIRST, _RECORD = 1 << 15, 7, 7
 _FULL, _BEGIN, _LAST = 1, 2, 4
+_WRITTEN_S = 30.0  # how long a busy machine may take to write a run
 
 
 def records(path: Path) -> Iterator[Any]:
@@ -22,6 +24,8 @@ def records(path: Path) -> Iterator[Any]:
             continue
         size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
         content = data[at + _RECORD : at + _RECORD + size]
+        if len(content) < size:
+            return  # it is being written
         parts = content if kind in (_FULL, _BEGIN) else parts + content
         at += _RECORD + size
         if kind in (_FULL, _LAST):
@@ -50,8 +54,15 @@ def summary(path: Path) -> dict[str, Any]:
 
 
 def run_of(folder: Path) -> Any:
-    """Return the record of the only run below a folder, and the path of its file."""
+    """Return the record of the only run below a folder, and the path of its file.
+
+    wandb's own process may still write the last rows when the run has finished: its last record is `exit`.
+    """
     (path,) = folder.rglob("run-*.wandb")
+    deadline = time.monotonic() + _WRITTEN_S
+    while not any(record.WhichOneof("record_type") == "exit" for record in records(path)):
+        assert time.monotonic() < deadline, f"{path}: the run does not end"
+        time.sleep(0.05)
     return next(record.run for record in records(path) if record.WhichOneof("record_type") == "run"), path
 
 
