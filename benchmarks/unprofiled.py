@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node=2 benchmarks/unprofiled.py record OUT     # any number of ranks, GPUs if there are some
     python benchmarks/unprofiled.py judge OUT                           # the table, from what was recorded
+    python benchmarks/unprofiled.py steps OUT                           # whom the Monitor takes for late in each step
 
 Each case is a job with its own model and loader in the same processes. Before it is recorded, blocks of steps with and
 without its fault run in turn, timed by the clock of rank 0 only. Then the classes of `rankscope run` record the plain
@@ -23,6 +24,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +47,9 @@ FAULTS = {
     "item_on_rank_0": (0, ("host", None), "late"),
     "two_at_once": (0, ("data",), "late"),
 }
+EVERY_STEP = (  # faults of one rank that make it late in every step
+    "compute_forward", "compute_backward", "longer_batches", "host", "loader", "copy", "garbage_collection",
+)  # fmt: skip
 PERIODS = {"checkpoint": 7, "evaluation": 10, "late_every_5th": 5}  # a fault of some steps is in the last of so many
 PLENTY = 12  # steps until DDP has read its own timers ten times and memory is allocated
 PAIRS = 3  # of blocks with and without the fault
@@ -323,6 +328,38 @@ def judge(out: Path, as_json: Path | None) -> int:
     return 1 if wrong else 0
 
 
+def print_steps(out: Path) -> int:
+    """Print in how many plain steps of each case the Monitor takes which rank for late, and by which cause."""
+    import numpy as np
+
+    from rankscope.conf.columns_file import read_columns
+    from rankscope.conf.contract import STEP_COLUMNS
+    from rankscope.harness.watch.late_rank import LATE
+    from rankscope.harness.watch.parts import late_ranks, of_row, shares
+
+    of_one_rank: Counter[str] = Counter()
+    for folder in sorted(path for path in out.iterdir() if (path / "run.json").exists()):
+        files = sorted(folder.glob("passes/plain/ranks/*/steps.json"))
+        tables = [read_columns(file.with_suffix(".parquet"), STEP_COLUMNS).to_pylist() for file in files]
+        parts = [[of_row(row) for row in rows if row["phase"] == "measured"] for rows in tables]
+        ranks, found = late_ranks(np.array(parts).swapaxes(0, 1), LATE)
+        late = [(rank, shares(excess)[0]) for rank, excess in zip(ranks.tolist(), found, strict=True) if rank >= 0]
+        counts = Counter(f"rank {rank} {cause}" for rank, cause in late)
+        print(
+            f"{folder.name}: {len(ranks)} steps, {', '.join(f'{count} {who}' for who, count in counts.most_common())}"
+        )
+        fault = folder.name.rsplit("-", 2)[1]
+        planted, causes, _ = FAULTS[fault]
+        if fault in EVERY_STEP:
+            right = [rank == planted and cause in causes for rank, cause in late]
+            of_one_rank["steps"] += len(ranks)
+            of_one_rank["late"] += len(late)
+            of_one_rank["the rank"] += sum(rank == planted for rank, _ in late)
+            of_one_rank["the rank and the cause"] += sum(right)
+    print(f"a fault on one rank in every step: {dict(of_one_rank)}")
+    return 0
+
+
 def _row(name: str, summary: dict[str, Any], steps: dict[str, list[float]]) -> dict[str, Any]:
     fault = name.rsplit("-", 2)[1]
     rank, causes, kind = FAULTS[fault]
@@ -353,7 +390,7 @@ def _row(name: str, summary: dict[str, Any], steps: dict[str, list[float]]) -> d
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["record", "judge"])
+    parser.add_argument("what", choices=["record", "judge", "steps"])
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", default="gpu_bound,host_bound")
     parser.add_argument("--faults", default=",".join(FAULTS))
@@ -362,10 +399,12 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.what != "record" and not options.out.is_dir():
+        parser.error(f"{options.out}: no such folder; give the one that `record` wrote")
     if options.what == "judge":
-        if not options.out.is_dir():
-            parser.error(f"{options.out}: no such folder; give the one that `record` wrote")
         return judge(options.out, options.json)
+    if options.what == "steps":
+        return print_steps(options.out)
     repeats = range(options.first, options.first + options.repeats)
     record(options.out, options.jobs.split(","), options.faults.split(","), repeats, options.steps)
     return 0

@@ -1,4 +1,4 @@
-"""The binomial test, which both the analysis and the Monitor use to tell a late rank from chance."""
+"""How the analysis and the Monitor tell a late rank from chance: a binomial test over independent steps."""
 
 import math
 

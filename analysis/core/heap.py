@@ -12,8 +12,8 @@ def keep_freed_memory() -> None:
     """Reuse freed memory for the next rank, instead of giving it to the system and asking for it again.
 
     A worker that reads many ranks needs the same megabytes for each of them. New pages are slow: 8 ms per rank of 8 MB
-    on the machine of docs/performance.md, a quarter of reading it. It applies to the complete process, and a single
-    large rank gains nothing, so only workers call it. C libraries without this setting keep their own way.
+    on the machine of docs/performance.md, a quarter of reading it. The setting is one of the complete process, and
+    a single large rank gains nothing, so only workers call this. C libraries without this setting keep their own way.
     """
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt

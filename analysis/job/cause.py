@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.job.host_pace import HostPace, leads
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
+from rankscope.conf.others import median_of_others
 
 Cause = Literal["compute", "data", "host", "copy"]
 _OUTSIDE = "outside forward, backward and optimizer"

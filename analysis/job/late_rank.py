@@ -9,7 +9,6 @@ import numpy as np
 
 from rankscope.analysis.core.chance import median_interval
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.cause import Cause, Why, cause_of
 from rankscope.analysis.job.host_pace import HostPace
@@ -26,6 +25,7 @@ from rankscope.analysis.job.variation import (
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.analysis.measure.stragglers import VerdictName
 from rankscope.conf.chance import binomial_tail, independent_share
+from rankscope.conf.others import median_of_others
 
 _SHARED_CORES = "rank {} comes after the others, but no longer than it waited for a core: other work takes its cores"
 FEW_STEPS = 8  # fewer steps cannot distinguish a late rank from chance

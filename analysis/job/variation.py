@@ -6,10 +6,10 @@ the profiler".
 
 import numpy as np
 
-from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.host_pace import leads
 from rankscope.analysis.job.window import Matrix, Window
+from rankscope.conf.others import median_of_others
 
 SHARED = 0.1  # share of the wanted CPU time that a rank did not get, from which it shares its cores
 FAR_OUT = 3.0  # times the interquartile range: Tukey's outer fence (Exploratory Data Analysis, 1977)

@@ -15,10 +15,10 @@ from rankscope.analysis.align.clock import Alignment
 from rankscope.analysis.core import group_by
 from rankscope.analysis.core.collective_kinds import FEEDING, SYNCHRONISING
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.core.others import median_of_others
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.measure.segments import CAUSES, Explainer
 from rankscope.analysis.rank.rank_data import RankData
+from rankscope.conf.others import median_of_others
 
 _EXPLAINED = 2 / 3  # share of the lateness that the excesses must explain for a cause to be named
 _ONSET = 0.8  # share of the largest lateness above which a rank counts as having fallen behind

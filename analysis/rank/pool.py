@@ -22,10 +22,10 @@ def run(
     killed: Callable[[JobT], ResultT],
     ended: Callable[[int], None],
 ) -> dict[int, ResultT]:
-    """Run `work` on each job, in their order, and return the results by key.
+    """Start the jobs in their order, and return the results of `work` by key.
 
-    Without an executor `workers` processes are started. `killed` gives the result of a job whose process dies twice,
-    and `ended` is called after each job.
+    Without an executor, `workers` processes do it. `killed` gives the result of a job whose process dies twice. `ended`
+    is called with the key of each job that has ended.
     """
     if executor is not None:
         return _collect(work, jobs, executor, killed, ended)

@@ -14,7 +14,7 @@ import numpy as np
 from rankscope.conf.chance import binomial_tail, independent_share
 from rankscope.harness.watch.event import Event
 from rankscope.harness.watch.exact_tests import Values, fisher
-from rankscope.harness.watch.parts import CAUSES, excesses, shares
+from rankscope.harness.watch.parts import CAUSES, late_ranks, shares
 from rankscope.harness.watch.swings import Swings
 
 LATE = 0.05  # share of the median step from which a rank counts as late
@@ -82,11 +82,8 @@ class LateRank:
         """Add the steps from `first` on (steps x ranks x `PARTS`, ns); returns new events."""
         if self._ranks < 2:
             return []
-        found = excesses(parts)
-        total, least = found.sum(axis=2), self._late * np.median(parts[:, :, 0], axis=1)
-        for index, latest in enumerate(total.argmax(axis=1)):
-            step, excess, lateness = first + index, found[index, latest], total[index, latest]
-            rank = int(latest) if lateness > 0 and lateness >= least[index] else -1
+        ranks, found = late_ranks(parts, self._late)
+        for step, rank, excess in zip(range(first, first + len(parts)), ranks.tolist(), found, strict=True):
             self._steps.append((step, rank, excess))
             if self._spell is not None and rank == self._spell.rank:
                 self._spell.add(step, excess)
@@ -122,8 +119,8 @@ class LateRank:
     def _follow(self, recent: Sequence[_Judged], counts: Counter[int]) -> _Spell | None:
         """Return the spell in which a rank is late in most of the last steps, old or new.
 
-        A spell ends with the first of another rank, or if its rank is late in none of the last steps. Then it shows how
-        long swings are.
+        A spell ends if another rank has one, or if its rank is late in none of the last steps. Then it shows how long
+        swings are.
         """
         rank = next((rank for rank, count in counts.items() if 2 * count > JUDGED), None)
         spell = self._spell

@@ -1,8 +1,10 @@
 """The parts of a step that the ranks exchange, and how much later a rank is than the others, by cause."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rankscope.conf.contract import BACKWARD_COMPUTE, HOST_RANGE_COLUMNS, RANGE_COLUMNS, StepRow
+from rankscope.conf.others import median_of_others
 from rankscope.harness.watch.exact_tests import Values
 
 # ns, but for `lead`: 1 if the host has enqueued the step before the device has done its backward pass, -1 if not, 0 if
@@ -43,32 +45,39 @@ def own_parts(parts: Values) -> Values:
 def excesses(parts: Values) -> Values:
     """Return what each rank takes longer than the median of the others (steps x ranks x `CAUSES`, ns).
 
-    A device follows its host if it has nothing queued, and its passes last no longer than the host launches them. Then
-    what they take longer is the host's, as far as this host takes longer than the others. The rest is no rank's fault
+    A device follows its host if it has nothing queued, and its host needs as long for the passes as the device. Then
+    what they take longer is the host's, up to what this host takes longer than the others. The rest is no rank's fault
     if another host leads: in a job that is bound by its hosts, one device always follows its host (docs/metrics.md,
     "Cause").
     """
     own = own_parts(parts)
-    found = beyond_others(own)
+    found = _beyond_others(own)
     launch, lead = (parts[:, :, PARTS.index(name)] for name in ("launch", "lead"))
     follows = (lead < 0) & (launch >= _AS_LONG * own[:, :, _COMPUTE])
     longer = np.maximum(found[:, :, _COMPUTE], 0)
-    by_host = np.clip(beyond_others(launch), 0, longer)
+    by_host = np.clip(_beyond_others(launch), 0, longer)
     any_leads = np.any(lead > 0, axis=1, keepdims=True)  # if a rank follows, it is another one
     found[:, :, _HOST] += np.where(follows, by_host, 0)
     found[:, :, _COMPUTE] -= np.where(follows, np.where(any_leads, longer, by_host), 0)
     return found
 
 
-def beyond_others(values: Values) -> Values:
-    """Return values minus the median of the other ranks' values (steps x ranks, and further axes)."""
-    ranks = values.shape[1]
-    order = np.argsort(values, axis=1)
-    ordered, place = np.take_along_axis(values, order, axis=1), np.argsort(order, axis=1)
-    # The middle of the others: their places, counted without the rank's own.
-    low, high = (ranks - 2) // 2, (ranks - 1) // 2
-    middle = [np.take_along_axis(ordered, at + (place <= at), axis=1) for at in (low, high)]
-    return np.asarray(values - (middle[0] + middle[1]) / 2)
+def late_ranks(parts: Values, least: float) -> tuple[NDArray[np.int64], Values]:
+    """Return the late rank of each step, -1 for none, and what the latest one takes longer (steps x `CAUSES`, ns).
+
+    A rank is late if it takes longer than the others by at least `least` of the median step.
+    """
+    found = excesses(parts)
+    total = found.sum(axis=2)
+    latest, most = total.argmax(axis=1), total.max(axis=1)
+    is_late = (most > 0) & (most >= least * np.median(parts[:, :, 0], axis=1))
+    return np.where(is_late, latest, -1), found[np.arange(len(found)), latest]
+
+
+def _beyond_others(values: Values) -> Values:
+    """Return values (steps x ranks, and further axes) minus the median of the other ranks' values."""
+    others = median_of_others(np.moveaxis(values, 1, 0))
+    return np.asarray(values - np.moveaxis(others, 0, 1))
 
 
 def shares(found: Values) -> tuple[str, dict[str, float]]:

@@ -92,7 +92,8 @@ class Speed:
         return self._event(before, after, change)
 
     def _sign(self, before: float, after: float) -> int:
-        return 0 if before == after or abs(after - before) < self._least * before else 1 if after > before else -1
+        """Return 1 if steps became longer, -1 if they became shorter, 0 if they changed by less than `least`."""
+        return 0 if abs(after - before) < self._least * before else int(np.sign(after - before))
 
     def _is_news(self, since: int) -> bool:
         now = self._last[-1][0]

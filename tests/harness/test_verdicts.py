@@ -1,7 +1,9 @@
 """The Monitor's judgements against their definitions, by enumeration, by simulation, and on steps made by hand."""
 
 import itertools
+import json
 import math
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -13,10 +15,11 @@ from rankscope.harness.watch.event import Event
 from rankscope.harness.watch.exact_tests import Values, _u_counts, fisher, u_statistic, u_threshold
 from rankscope.harness.watch.late_rank import JUDGED, REFERENCE, LateRank
 from rankscope.harness.watch.log_limit import MOST, STEPS, LogLimit
-from rankscope.harness.watch.parts import CAUSES, PARTS, beyond_others, excesses, own_parts
+from rankscope.harness.watch.parts import CAUSES, PARTS, excesses, late_ranks, of_row, own_parts, shares
 from rankscope.harness.watch.speed import SPEED, Speed
 from rankscope.harness.watch.swings import LONGEST, REMEMBERED, Swings
 
+DATA = Path(__file__).parent.parent / "data"
 MS = 1e6
 EVERY = 5
 
@@ -95,13 +98,6 @@ def test_waiting_in_the_backward_pass_is_not_being_late() -> None:
     assert own[0].sum(axis=1).tolist() == pytest.approx([12 * MS, 9 * MS])
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 7])
-def test_beyond_others_is_the_value_minus_their_median(ranks: int) -> None:
-    values = np.random.default_rng(ranks).integers(0, 5, (ranks, 3)).astype(float)  # some are equal
-    for rank, found in enumerate(beyond_others(values[np.newaxis])[0]):
-        assert found.tolist() == (values[rank] - np.median(np.delete(values, rank, 0), axis=0)).tolist()
-
-
 @pytest.mark.parametrize(
     ("leads", "launches", "expected"),
     [
@@ -123,13 +119,47 @@ def test_a_device_that_follows_its_host_is_not_slow(
     assert found == pytest.approx({"data": 0, "copy": 0, **expected})
 
 
+@pytest.mark.parametrize(
+    ("case", "rank", "cause"),
+    [
+        ("in_turn/./none", None, None),
+        ("in_turn/./compute_backward", 1, "compute"),
+        ("in_turn/./longer_batches", 1, "compute"),
+        ("in_turn/./copy", 0, "copy"),
+        ("host_bound/host_bound-none-0", None, None),
+        ("host_bound/host_bound-compute_forward-0", 1, "compute"),
+        ("host_bound/host_bound-host-1", 1, "host"),
+        ("host_bound/host_bound-loader-1", 0, "data"),
+    ],
+)
+def test_steps_of_real_jobs_have_the_planted_rank_and_cause(case: str, rank: int | None, cause: str | None) -> None:
+    """On two H200s, recorded by benchmarks/unprofiled.py. Without a fault, no device is slow in either job."""
+    ranks, found = late_ranks(plain_steps(case), 0.05)
+    causes = [shares(excess)[0] for late, excess in zip(ranks, found, strict=True) if late >= 0]
+    if rank is None:
+        assert "compute" not in causes
+    else:
+        assert np.mean(ranks == rank) > 0.9 and np.mean(np.array(causes) == cause) > 0.9
+
+
+def plain_steps(case: str) -> Values:
+    """Return the parts of the measured plain steps of a recording in tests/data/unprofiled."""
+    name, _, folder = case.partition("/")
+    with tarfile.open(DATA / "unprofiled" / f"two_h200_{name}.tar.xz") as archive:
+        files = [archive.extractfile(f"{folder}/passes/plain/ranks/{rank}/steps.json") for rank in (0, 1)]
+        columns = [json.loads(file.read()) for file in files if file is not None]
+    rows = [[dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)] for each in columns]
+    steps = [[of_row(row) for row in each if row["phase"] == "measured"] for each in rows]
+    return np.array(steps).swapaxes(0, 1)
+
+
 def watched(name: str) -> tuple[Values, NDArray[np.bool_]]:
     """Return the parts of a job that the Monitor watched on two H200s, and which steps were traced.
 
     Its hosts set the pace: 90 % of the steps take 12.4 to 22.8 ms, of which the GPUs need 12. Unknown: the own part of
     the backward pass, and whether the hosts lead.
     """
-    with np.load(Path(__file__).parent.parent / "data" / "watched" / f"{name}.npz") as file:
+    with np.load(DATA / "watched" / f"{name}.npz") as file:
         parts = file["parts"] * 1e4
         return np.concatenate([parts, np.zeros((*parts.shape[:2], 3))], axis=2), file["traced"]
 
@@ -148,8 +178,8 @@ def judged(name: str) -> list[Event]:
 
 
 def test_hosts_whose_pace_wanders_are_hardly_news() -> None:
-    """Nothing was planted in 8,193 steps. The tests alone find 156 changes, 62 of them late ranks."""
-    assert len(judged("none")) <= 4
+    """Nothing was planted in 8,193 steps. The tests alone found 156 changes. One in 1,000 steps is a tolerable rate."""
+    assert len(judged("none")) <= 8
 
 
 def test_a_fault_is_found_although_the_pace_wanders() -> None:
@@ -214,6 +244,19 @@ def test_a_rank_of_another_cause_is_named_at_once_although_hosts_swing() -> None
     found = feed(LateRank(2, 1e-6), np.concatenate([*turns, steps(200, 2, 50), slowed(steps(40, 2, 51), 1, 3, 4.0)]))
     assert found[-1][1] == "late_rank 1 compute" and found[-1][0] < 12 * 60 + 200 + 10
     assert len([said for _, said in found if "late" in said]) < 5, "twelve swings, of which the first are news"
+
+
+@pytest.mark.parametrize("lasts", [30, 300])
+def test_hosts_that_wander_are_never_late(lasts: int) -> None:
+    """Each forward pass takes longer by an AR(1) process, up to 30 % of a step, that forgets after `lasts` steps."""
+    random, keeps = np.random.default_rng(lasts), math.exp(-1 / lasts)
+    wander = np.zeros((10_000, 2))
+    for before, now in itertools.pairwise(range(10_000)):
+        wander[now] = keeps * wander[before] + random.normal(0, math.sqrt(1 - keeps**2), 2)
+    parts = steps(10_000, 2, lasts)
+    parts[..., 3] += np.maximum(wander, 0) * MS
+    parts[..., 0] = parts[..., 1:6].sum(axis=-1).max(axis=1, keepdims=True)
+    assert feed(LateRank(2, 2.5e-6), parts) == []
 
 
 def test_no_more_false_late_ranks_than_stated() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
-from rankscope.analysis.core.others import median_of_others
+from rankscope.conf.others import median_of_others
 
 SHAPES = some.tuples(some.integers(2, 9), some.integers(1, 4))
 
