@@ -81,9 +81,7 @@ class SweepDir:
         try:
             record = msgspec.convert(read_json(self.record), SweepRecord)
         except (OSError, ValueError, msgspec.ValidationError):
-            is_run = RunDir(self.path).record.exists()
-            what = "a run and no sweep; rankscope analyze shows it" if is_run else "not a rankscope sweep record"
-            raise RunDirError(f"{self.path if is_run else self.record}: {what}") from None
+            raise RunDirError(self._no_sweep()) from None
         if any(point.id != Path(point.id).name or point.id in ("", "..") for point in record.points):
             raise RunDirError(f"{self.record}: the id of a point is not a plain name")
         if len(record.points) > MOST_POINTS:
@@ -94,6 +92,14 @@ class SweepDir:
         if record.layout > LAYOUT_VERSION:
             raise RunDirError(f"{self.record}: layout {record.layout} is newer than this rankscope reads; update it")
         return record
+
+    def _no_sweep(self) -> str:
+        """Say why sweep.json cannot be read, and what to do."""
+        if not self.path.exists():
+            return f"{self.path}: does not exist; give a folder that rankscope run -m made"
+        if RunDir(self.path).record.exists():
+            return f"{self.path}: a run and no sweep; rankscope analyze shows it"
+        return f"{self.record}: not the record of a sweep; give a folder that rankscope run -m made"
 
     def write(self, record: SweepRecord) -> None:
         """Write sweep.json, completely or not at all."""

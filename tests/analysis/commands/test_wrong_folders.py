@@ -38,3 +38,10 @@ def test_steps_that_do_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = [str(TRACES / "big_straggler_gpu_w4"), "--only-steps", "999:1000", "--out", str(tmp_path)]
     assert analyze(words) == 2
     assert "none of the steps that were asked for; the recording has 4 to 7" in capsys.readouterr().err
+
+
+def test_what_is_no_sweep_says_what_to_give(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder, words in ((tmp_path / "gone", "does not exist"), (tmp_path, "sweep.json: not the record of a sweep")):
+        assert report([str(folder)]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert words in line and line.endswith("give a folder that rankscope run -m made")
