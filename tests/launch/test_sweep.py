@@ -82,7 +82,7 @@ def test_named_sweeps_compose_and_own_keys_win() -> None:
         (["-m", "world_size=1,64", "device=cuda"], "device=cuda"),
         (["-m", "batch_size=4,no"], "batch_size='no'"),
         (["-m", "model=gpt,nope"], "model=nope"),
-        (["--resume", "nowhere"], "not a rankscope sweep"),
+        (["--resume", "nowhere"], "nowhere: does not exist; give a folder that rankscope run -m made"),
         (["-m", "world_size=2", "launch.nnodes=1,2"], "hydra/launcher=slurm"),
         (["-m", "world_size=1,2", "hydra/launcher=slurm"], "hydra.launcher.cpus_per_task"),
     ],
