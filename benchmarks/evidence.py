@@ -57,6 +57,7 @@ GPT = ["model=gpt", "model.size=medium", "precision=tf32"]
 MLP = ["model=mlp", "model.size=medium", "precision=tf32"]
 BASE = ["model.size=small", "precision=tf32", "batch_size=24"]  # a step of 32 ms on an H100, twice what its host needs
 LARGER = ["comm_bound:model.size=large", "one_bucket:model.name=gpt", "one_bucket:model.size=medium"]
+LONGER = ["item_in_loop:batch_size=32", "late_once:scenario.ms=200"]  # so that the fault costs more than 2 % of a step
 SPREAD = ("experts", "uneven_experts", "fsdp_kernels", "fsdp_copy_engines")  # of benchmarks/spread.py
 SHORT = ["steps=50", "seconds=2"]  # then no window lasts much longer than 3 s
 EXAMPLE = ["steps=20", "timed_steps=10", "seconds=0"]  # all windows fit into the 60 steps that most of them make
@@ -146,7 +147,8 @@ class Evidence:
 
     def scaling(self) -> None:
         """Record one sweep per job and batch, in parallel, and write one report per job."""
-        jobs = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (1024, 2048, 4096))}
+        known = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (1024, 2048, 4096))}
+        jobs = {name: known[name] for name in self.options.models.split(",")}
         points = [
             (f"{name}-{batch}", [*job, f"batch_size={batch}"]) for name, (job, all_) in jobs.items() for batch in all_
         ]
@@ -176,7 +178,7 @@ class Evidence:
         command += ["--repeats", options.repeats, "--jobs", options.jobs, "--seconds", self.commands.left]
         if options.scenarios:
             command += ["--only", options.scenarios]
-        command += ["--base", *BASE, *LARGER, "--", *SHORT, *self.more]
+        command += ["--base", *BASE, *LARGER, *LONGER, "--", *SHORT, *self.more]
         self._once("scenarios", command)
 
     def trials(self) -> None:
@@ -344,6 +346,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=math.inf, help="start nothing later than this")
     parser.add_argument("--jobs", type=int, default=6, help="runs that start in parallel; with 6 one always measures")
     parser.add_argument("--scenarios", help="names of scenarios, separated by commas; without it all")
+    parser.add_argument("--models", default="gpt,mlp", help="models of the scaling sweep, separated by commas")
     parser.add_argument("--monitor-seconds", type=float, default=180)
     parser.add_argument("--monitor-arguments", default="", help="further arguments of benchmarks/monitor.py, in quotes")
     parser.add_argument("--outside", type=Path, help="a list of scripts, see above")

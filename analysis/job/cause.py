@@ -8,7 +8,9 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
+from rankscope.analysis.core.chance import median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.job.host_pace import HostPace, leads
 from rankscope.analysis.job.window import Matrix, Window
@@ -45,13 +47,15 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits, pace: 
     if ahead is None or np.isnan(ahead).any():
         return _first([*_before_forward(window, at), _compute(window, at)], needed)
     leading = leads(window)
-    before, slow_device = _before_forward(window, at), _sets_pace(window, at, pace)
+    slow_device = _sets_pace(window, at, pace)
     if leading[at]:
-        return _first([*before, *(_parts_of_device(window, at, lateness_ns, needed) if slow_device else [])], needed)
+        found = _before_the_passes(window, at, lateness_ns, limits, _unblocked_excess(window, at, leading, pace))
+        return found or (_first(_parts_of_device(window, at, lateness_ns, needed), needed) if slow_device else None)
     if np.delete(leading, at).any():
         return _without_lead(window, at, lateness_ns, limits, pace)
     # No host has a lead, for example because each step reads its loss, so all of them can be compared.
-    return _first([*before, *_of_host(window, at), *([_compute(window, at)] if slow_device else [])], needed)
+    compute = [_compute(window, at)] if slow_device else []
+    return _first([*_before_forward(window, at), *_of_host(window, at), *compute], needed)
 
 
 def _first(parts: list[Why], needed: float) -> Why | None:
@@ -139,6 +143,39 @@ def _of_host(window: Window, at: int) -> list[Why]:
     outside = window.part("host") - sum(hosts.values()) - window.part(DATA_WAIT)
     parts = [_why("host", name, _excess(times, at)) for name, times in hosts.items()]
     return [*parts, _why("host", _OUTSIDE, _excess(outside, at))]
+
+
+def _before_the_passes(window: Window, at: int, lateness_ns: float, limits: Limits, most_ns: float) -> Why | None:
+    """Return what comes before the forward pass and explains the lateness; `most_ns` is `_unblocked_excess`.
+
+    If each host takes longer for a step than its device, no host waits for another rank. Then the fastest runs ahead,
+    and its device waits longer and longer for the others, although their hosts are hardly slower. So the device may
+    stand still for that long only if its own host is slower by as much. If it is surely slower than the others' hosts
+    are, by what is enough to be late, this adds up over steps. Then a part need explain only what each step adds.
+    """
+    data, copy, outside = _before_forward(window, at)
+    outside = msgspec.structs.replace(outside, excess_ns=min(outside.excess_ns, most_ns))
+    slower = window.part("host")[at] - median_of_others(window.part("host"))[at]
+    surely = median_interval(slower, 1 - limits.chance)
+    adds_up = surely is not None and surely[0] >= limits.late_step * float(np.median(window.step_ns))
+    of_host = min(lateness_ns, float(np.median(slower))) if adds_up else lateness_ns
+    needed = {"data": of_host, "copy": lateness_ns, "host": of_host}
+    parts = (data, copy, outside)
+    return next((item for item in parts if item.excess_ns >= limits.cause_share * needed[item.cause]), None)
+
+
+def _unblocked_excess(window: Window, at: int, leading: NDArray[np.bool_], pace: HostPace | None) -> float:
+    """Return how much longer the host takes for a step than the others' hosts would if nothing blocked them (ns).
+
+    A queue that is full blocks a host within its passes, so these count as long as they take unblocked. Outside of them
+    a host that leads is not blocked, but another may wait there for its device: of that one only the wait for the
+    loader counts.
+    """
+    passes = np.asarray(sum(window.part(f"{name}_host") for name in _HOSTS))
+    host = window.part("host")
+    unblocked = np.where(leading[:, None], host - passes, window.part(DATA_WAIT))
+    unblocked += 0.0 if pace is None else sum(pace.usual_ns(name, at) for name in _HOSTS)
+    return _median(host - median_of_others(unblocked), at)
 
 
 def _starves(window: Window, at: int) -> bool:

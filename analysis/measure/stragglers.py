@@ -26,6 +26,10 @@ _SEVERAL = 1.5  # times the largest lateness at a call: from there on the others
 _COLUMNS = {"compute": "compute_ns", "data": "data_stall_ns", "host": "host_gap_ns", "copy": "copy_ns"}  # of a step
 VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
 UNEXPLAINED = "unexplained"
+_SAME_WAIT = (
+    "the device of rank {} stands still for its loader, which takes no longer than those of the others: if the hosts or "
+    "loaders of all ranks set the pace, the fastest runs ahead, and one rank always comes last"
+)
 NO_COLLECTIVE = "the ranks share no collective, so none waits for another"
 
 
@@ -38,6 +42,7 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     excess_ns: dict[str, int]  # by cause: this rank's time minus the median of the others
     cause: str | None = None  # by `Limits.cause_share`
     others_ns: int = 0  # the largest lateness of the ranks that are not late in this step
+    same_wait_ns: int = 0  # its device stood still for the loader, but its host waited no longer than the others'
 
     @property
     def recoverable_ns(self) -> int:
@@ -194,8 +199,10 @@ def _late_in_step(
         else:
             onset = _onset(calls, at)
             excess, explained = explain(onset), int(calls["lateness_ns"][onset])
+        stalled, excess["data"] = excess["data"], min(excess["data"], _longer_wait(steps, step, rank))
         cause, _ = cause_of(excess, limits.cause_share, explained)
-        found.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause))
+        item = StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause)
+        found.append(msgspec.structs.replace(item, same_wait_ns=stalled - excess["data"]))
     # Those that are held up may be later than the others by themselves, at the collective of the latest rank.
     latest = (calls["call"] == calls["call"][late["row"][0]]) & np.isin(calls["rank"], held_up)
     by_themselves = int(calls["lateness_ns"][latest].max(initial=0))
@@ -210,6 +217,22 @@ def _excess_of_step(steps: Table, step: int, rank: int) -> dict[str, int]:
     found = dict.fromkeys(CAUSES, 0)
     for cause, column in _COLUMNS.items():
         found[cause] = int(rows[column][mine].sum() - np.median(rows[column][~mine]))
+    return found
+
+
+def _longer_wait(steps: Table, step: int, rank: int) -> int:
+    """Return how much longer the rank's host waits for its batch than the median of the others' (ns, at least 0).
+
+    If the loaders of all ranks are slow, no host waits for another rank: the fastest runs ahead, and the devices of the
+    others seem to stand still for their loaders alone. The wait may count for the step before or after its batch's.
+    """
+    near = steps.take(np.abs(steps["step"] - step) <= 1)
+    found = 0
+    for number in np.unique(near["step"]).tolist():
+        its = near.take(near["step"] == number)
+        mine = its["rank"] == rank
+        if mine.any() and not mine.all():
+            found = max(found, int(its["data_wait_ns"][mine].sum() - np.median(its["data_wait_ns"][~mine])))
     return found
 
 
@@ -244,7 +267,10 @@ def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdi
         verdict = "intermittent"
     counted = [item for item in per_step if not named or item.rank in named]
     excess = {cause: sum(item.excess_ns[cause] for item in counted) for cause in CAUSES}
-    cause, shares = cause_of(excess, limits.cause_share, sum(item.lateness_ns for item in counted))
+    late_ns, same_ns = (sum(values) for values in zip(*((i.lateness_ns, i.same_wait_ns) for i in counted), strict=True))
+    cause, shares = cause_of(excess, limits.cause_share, late_ns)
+    if cause == UNEXPLAINED and sum(excess.values()) + same_ns >= _EXPLAINED * late_ns:
+        return Verdict(verdict="undetermined", steps_judged=judged, reason=_SAME_WAIT.format(rank))
     return Verdict(
         verdict=verdict,
         rank=rank if named else None,

@@ -8,8 +8,12 @@ from rankscope.conf.others import median_of_others
 from rankscope.harness.watch.exact_tests import Values
 
 # ns, but for `lead`: 1 if the host has enqueued the step before the device has done its backward pass, -1 if not, 0 if
-# unknown. `launch` is how long the host is in forward, backward and optimizer.
-PARTS = ("step", "data", "copy", "forward", "backward", "optimizer", "backward compute", "launch", "lead")
+# unknown. By the host's clock: `data`, `host` (the step), `launch` (in forward, backward and optimizer) and `launch
+# forward`.
+PARTS = (
+    "step", "data", "copy", "forward", "backward", "optimizer", "backward compute", "host", "launch", "launch forward",
+    "lead",
+)  # fmt: skip
 CAUSES = ("data", "copy", "compute", "host")
 _COMPUTE, _HOST = CAUSES.index("compute"), CAUSES.index("host")
 _TWO_THIRDS = 2 / 3
@@ -23,10 +27,11 @@ def step_ns(row: StepRow) -> int:
 
 def of_row(row: StepRow) -> list[float]:
     """Return the `PARTS` of one step; a range that the step did not have counts as 0."""
-    launch = sum(row[name] or 0 for name in HOST_RANGE_COLUMNS.values())
+    launches = [row[name] or 0 for name in HOST_RANGE_COLUMNS.values()]
+    host = [row["host_ns"], sum(launches), row[HOST_RANGE_COLUMNS["forward"]] or 0]
     lead = 0 if row["host_ahead"] is None else 1 if row["host_ahead"] else -1
     ranges = (row[name] or 0 for name in (*RANGE_COLUMNS.values(), BACKWARD_COMPUTE))
-    return [float(value) for value in (step_ns(row), *ranges, launch, lead)]
+    return [float(value) for value in (step_ns(row), *ranges, *host, lead)]
 
 
 def own_parts(parts: Values) -> Values:
@@ -45,21 +50,58 @@ def own_parts(parts: Values) -> Values:
 def excesses(parts: Values) -> Values:
     """Return what each rank takes longer than the median of the others (steps x ranks x `CAUSES`, ns).
 
-    A device follows its host if it has nothing queued, and its host needs as long for the passes as the device. Then
-    what they take longer is the host's, up to what this host takes longer than the others. The rest is no rank's fault
-    if another host leads: in a job that is bound by its hosts, one device always follows its host (docs/metrics.md,
-    "Cause").
+    By the device's clock, but a fault of a host shows on its own clock, too (docs/monitor.md, "Who is late").
     """
     own = own_parts(parts)
     found = _beyond_others(own)
-    launch, lead = (parts[:, :, PARTS.index(name)] for name in ("launch", "lead"))
-    follows = (lead < 0) & (launch >= _AS_LONG * own[:, :, _COMPUTE])
+    _limit_to_hosts(found, parts)
     longer = np.maximum(found[:, :, _COMPUTE], 0)
-    by_host = np.clip(_beyond_others(launch), 0, longer)
-    any_leads = np.any(lead > 0, axis=1, keepdims=True)  # if a rank follows, it is another one
-    found[:, :, _HOST] += np.where(follows, by_host, 0)
-    found[:, :, _COMPUTE] -= np.where(follows, np.where(any_leads, longer, by_host), 0)
+    by_host, nobodys = _of_hosts_in_passes(parts, own, longer)
+    found[:, :, _HOST] += by_host
+    found[:, :, _COMPUTE] -= by_host + nobodys
     return found
+
+
+def _limit_to_hosts(found: Values, parts: Values) -> None:
+    """Limit what a device stood still outside of its passes to what its host takes longer than the others.
+
+    If each host takes longer for a step than its device, no host waits for another rank. Then the fastest runs ahead,
+    and its device waits longer and longer for the others, although their hosts are hardly slower. Another host that
+    does not lead may wait for its device outside of its passes; then its clock tells nothing.
+    """
+    data, host, launch = (_of(parts, name) for name in ("data", "host", "launch"))
+    slower = np.maximum(_beyond_others(host - launch - data), 0) + np.maximum(_beyond_others(launch), 0)
+    slower = np.where(_others_lead(parts), slower, np.inf)
+    for cause, limit in (("data", np.maximum(_beyond_others(data), 0)), ("host", slower)):
+        at = CAUSES.index(cause)
+        found[:, :, at] = np.minimum(found[:, :, at], limit)
+
+
+def _of_hosts_in_passes(parts: Values, own: Values, longer: Values) -> tuple[Values, Values]:
+    """Return how much of what a device computes longer is its host's fault, and how much is nobody's (ns).
+
+    A device follows its host in a step if it has nothing queued, and its host needs as long for the passes as the
+    device. Then it is the host's, up to what this host takes longer than the others. The rest is no rank's fault if
+    another host leads: in a job that is bound by its hosts, one device always follows its host (docs/metrics.md,
+    "Cause"). A device may also follow its host only in the forward pass, and have work queued later.
+    """
+    launch, launch_forward, forward = (_of(parts, name) for name in ("launch", "launch forward", "forward"))
+    follows = (_of(parts, "lead") < 0) & (launch >= _AS_LONG * own[:, :, _COMPUTE])
+    in_forward = (forward > 0) & (launch_forward >= _AS_LONG * forward)
+    by_host = np.where(follows, np.clip(_beyond_others(launch), 0, longer), 0)
+    slower = np.minimum(_beyond_others(launch_forward), _beyond_others(forward))
+    by_host = np.maximum(by_host, np.where(in_forward, np.clip(slower, 0, longer), 0))
+    return by_host, np.where(follows & _others_lead(parts), longer - by_host, 0)
+
+
+def _others_lead(parts: Values) -> NDArray[np.bool_]:
+    """Return whether the host of another rank leads (steps x ranks)."""
+    leads = _of(parts, "lead") > 0
+    return np.asarray(leads.sum(axis=1, keepdims=True) > leads)
+
+
+def _of(parts: Values, name: str) -> Values:
+    return np.asarray(parts[:, :, PARTS.index(name)])
 
 
 def late_ranks(parts: Values, least: float) -> tuple[NDArray[np.int64], Values]:

@@ -50,7 +50,7 @@ def test_fisher_against_all_orders() -> None:
 
 def steps(count: int, ranks: int, seed: int, noise: float = 0.01) -> Values:
     """Return healthy steps of 10 ms: 1 data, 4 forward, 4 backward (3 until its gradients), 1 optimizer, with noise."""
-    parts = np.tile(np.array([0.0, 1, 0, 4, 4, 1, 3, 0, 0]) * MS, (count, ranks, 1))
+    parts = np.tile(np.array([0.0, 1, 0, 4, 4, 1, 3, 0, 0, 0, 0]) * MS, (count, ranks, 1))
     own = np.random.default_rng(seed).lognormal(0, noise, parts.shape)
     parts *= own
     parts[..., 0] = parts[..., 1:6].sum(axis=-1).max(axis=1, keepdims=True)
@@ -161,7 +161,7 @@ def watched(name: str) -> tuple[Values, NDArray[np.bool_]]:
     """
     with np.load(DATA / "watched" / f"{name}.npz") as file:
         parts = file["parts"] * 1e4
-        return np.concatenate([parts, np.zeros((*parts.shape[:2], 3))], axis=2), file["traced"]
+        return np.concatenate([parts, np.zeros((*parts.shape[:2], 5))], axis=2), file["traced"]
 
 
 def judged(name: str) -> list[Event]:

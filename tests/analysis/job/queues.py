@@ -24,6 +24,7 @@ class Fault:
     """What takes rank 1 longer in a step (ms)."""
 
     outside: float = 0.0  # its host sleeps
+    loader: float = 0.0  # its host waits for its batch
     copy: float = 0.0  # on the device
     forward: float = 0.0  # on the device
     checkpoint: float = 0.0  # its host, at the end of every `every`-th step
@@ -47,13 +48,14 @@ def simulate(
     *,
     ranks: int = 2,
     noise: float = 0.03,
+    loader: float = 0.0,
     reads_loss: bool = False,
     queue: int = 1_000_000,
 ) -> Simulated:
     """Run a job whose hosts and devices need these times (ms) for forward, backward and optimizer.
 
-    The hosts' times are lognormal with `noise`, independent for each rank and step. A device's queue holds `queue`
-    launches; a step has 25.
+    Each host first waits `loader` for its batch. The hosts' times are lognormal with `noise`, independent for each rank
+    and step. A device's queue holds `queue` launches; a step has 25.
     """
     random = np.random.default_rng(seed)
     on_1 = np.arange(ranks) == 1
@@ -66,7 +68,8 @@ def simulate(
         slower = np.exp(noise * random.standard_normal(ranks))
         devices = np.maximum(hosts, devices)
         row, began = {}, (hosts, devices)
-        hosts = hosts + fault.outside * on_1
+        row["data_wait"] = (loader + fault.loader * on_1) * np.exp(noise * random.standard_normal(ranks))
+        hosts = hosts + row["data_wait"] + fault.outside * on_1
         devices = np.maximum(hosts, devices)
         row["h2d"] = 0.1 + fault.copy * on_1
         devices = devices + row["h2d"]
@@ -91,7 +94,7 @@ def simulate(
             hosts = np.maximum(hosts, devices)
         if fault.checkpoint and step % fault.every == fault.every - 1:
             hosts = np.where(on_1, np.maximum(hosts, devices) + fault.checkpoint, hosts)
-        row |= {"device": np.maximum(hosts, devices) - began[1], "host": hosts - began[0], "data_wait": 0 * hosts}
+        row |= {"device": np.maximum(hosts, devices) - began[1], "host": hosts - began[0]}
         rows.append({f"{key}_ns": value * 1e6 for key, value in row.items()} | {"host_ahead": 1.0 * (backward > hosts)})
 
     def window(first: int, last: int) -> Window:

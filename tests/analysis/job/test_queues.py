@@ -15,6 +15,7 @@ from .queues import Fault, simulate
 BY_GPU: dict[str, Any] = {"host": (5.0, 8.0, 1.0), "device": (12.0, 24.0, 3.0)}
 BY_HOST: dict[str, Any] = {"host": (10.0, 15.0, 2.0), "device": (3.0, 6.0, 1.0)}
 BALANCED: dict[str, Any] = {"host": (10.0, 15.0, 2.0), "device": (9.0, 14.5, 2.0)}
+BY_LOADER: dict[str, Any] = {**BY_GPU, "loader": 60.0}
 
 
 @pytest.mark.parametrize("reads_loss", [False, True])
@@ -24,6 +25,8 @@ BALANCED: dict[str, Any] = {"host": (10.0, 15.0, 2.0), "device": (9.0, 14.5, 2.0
     (BY_HOST, Fault(outside=12.0), "host"),
     (BY_HOST, Fault(forward=40.0), "compute"),
     (BY_HOST, Fault(copy=40.0), "copy"),
+    (BY_LOADER, Fault(outside=40.0), "host"),
+    (BY_LOADER, Fault(loader=40.0), "data"),
 ])  # fmt: skip
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_late_rank_costs_what_the_step_loses(
@@ -35,7 +38,7 @@ def test_a_late_rank_costs_what_the_step_loses(
     found = late.verdict
     assert (found.verdict, found.rank, found.cause) == ("persistent", 1, cause)
     lost = late.mean_ms - clean.mean_ms
-    assert 0.85 * lost <= found.gain_ns * 1e-6 <= lost + 0.5
+    assert 0.85 * lost <= found.gain_ns * 1e-6 <= lost + max(0.5, 0.05 * lost)  # each run has its own noise
 
 
 @pytest.mark.parametrize("queue", [12, 26, 60])
@@ -47,7 +50,7 @@ def test_hosts_that_a_short_queue_blocks_limit_no_gain(queue: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize(("job", "fault"), [
-    (BY_GPU, Fault()), (BY_HOST, Fault()), (BALANCED, Fault()),
+    (BY_GPU, Fault()), (BY_HOST, Fault()), (BALANCED, Fault()), (BY_LOADER, Fault()),
     (BY_HOST, Fault(copy=12.0)), (BY_HOST, Fault(forward=5.0)),
 ])  # fmt: skip
 def test_nobody_is_late_if_nothing_is_lost(ranks: int, job: dict[str, Any], fault: Fault) -> None:
