@@ -15,7 +15,15 @@ from rankscope.analysis.core.collective_kinds import SYNCHRONISING
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.measure.segments import CAUSES, Explainer
-from rankscope.analysis.measure.stragglers import StepVerdict, Verdict, cause_of
+from rankscope.analysis.measure.stragglers import (
+    SAME_WAIT,
+    UNEXPLAINED,
+    StepVerdict,
+    Verdict,
+    cause_of,
+    step_verdict,
+    waits_no_longer,
+)
 
 _APART = 0.5  # of the spread of starts: the gap between those that come first and the others
 _ONSET = 0.8  # of the largest gap: the collective from which on the ranks are apart
@@ -32,7 +40,7 @@ class _Split(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def late_majority(
-    calls: Table, explain: Explainer, judged: Sequence[int], least_ns: float, limits: Limits
+    calls: Table, explain: Explainer, steps: Table, judged: Sequence[int], least_ns: float, limits: Limits
 ) -> Verdict | None:
     """Return the verdict if in most judged steps the same majority of a group comes at least `least_ns` later."""
     usable = calls.where("kind", lambda word: word in SYNCHRONISING) & (calls["ready_ns"] != UNKNOWN)
@@ -50,14 +58,16 @@ def late_majority(
         item
         for step, splits in found.items()
         for split in splits
-        for item in _items(calls, explain, step, split, limits)
+        for item in _items(calls, explain, steps, step, split, limits)
     ]
     excess = {cause: sum(item.excess_ns[cause] for item in per_step) for cause in CAUSES}
     cause, shares = cause_of(excess, limits.cause_share, sum(item.lateness_ns for item in per_step))
     amount = int(np.median([split.gap_ns for splits in found.values() for split in splits]))
+    latest = max(per_step, key=lambda item: item.lateness_ns).rank
+    if cause == UNEXPLAINED and waits_no_longer(per_step):
+        return Verdict(verdict="undetermined", steps_judged=len(judged), reason=SAME_WAIT.format(latest))
     if cause not in _WAITING:
         return Verdict(verdict="undetermined", steps_judged=len(judged), reason=_other_work(early, late, amount))
-    latest = max(per_step, key=lambda item: item.lateness_ns).rank
     return Verdict(
         verdict="persistent", rank=latest, ranks=late, cause=cause, cause_share=shares, lateness_ns=amount,
         steps_judged=len(judged), per_step=per_step,
@@ -105,7 +115,9 @@ def _of_call(calls: Table, rows: np.ndarray, least_ns: float) -> _Split | None:
     return _Split(row=int(rows[-1]), early=early, late=late, gap_ns=int(gaps[first - 1]))
 
 
-def _items(calls: Table, explain: Explainer, step: int, split: _Split, limits: Limits) -> list[StepVerdict]:
+def _items(
+    calls: Table, explain: Explainer, steps: Table, step: int, split: _Split, limits: Limits
+) -> list[StepVerdict]:
     """Return a `StepVerdict` for each late rank, against the ranks that come first."""
     parts = explain.parts(split.row)
     rows = np.flatnonzero(calls["call"] == calls["call"][split.row])
@@ -119,6 +131,5 @@ def _items(calls: Table, explain: Explainer, step: int, split: _Split, limits: L
             for index, cause in enumerate(CAUSES):
                 usual = np.median([parts[other][index] for other in split.early])
                 excess[cause] = int(parts[rank][index] - usual)
-        cause, _ = cause_of(excess, limits.cause_share, amount)
-        items.append(StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause))
+        items.append(step_verdict(steps, step, rank, amount, excess, limits, others=split.early))
     return items

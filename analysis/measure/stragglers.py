@@ -26,9 +26,9 @@ _SEVERAL = 1.5  # times the largest lateness at a call: from there on the others
 _COLUMNS = {"compute": "compute_ns", "data": "data_stall_ns", "host": "host_gap_ns", "copy": "copy_ns"}  # of a step
 VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
 UNEXPLAINED = "unexplained"
-_SAME_WAIT = (
-    "the device of rank {} stands still for its loader, which takes no longer than those of the others: if the hosts or "
-    "loaders of all ranks set the pace, the fastest runs ahead, and one rank always comes last"
+SAME_WAIT = (
+    "the device of rank {} stands still for its loader, which takes no longer than those of the others: if the loaders "
+    "of all ranks set the pace, the fastest runs ahead, and one rank always comes last"
 )
 NO_COLLECTIVE = "the ranks share no collective, so none waits for another"
 
@@ -199,10 +199,7 @@ def _late_in_step(
         else:
             onset = _onset(calls, at)
             excess, explained = explain(onset), int(calls["lateness_ns"][onset])
-        stalled, excess["data"] = excess["data"], min(excess["data"], _longer_wait(steps, step, rank))
-        cause, _ = cause_of(excess, limits.cause_share, explained)
-        item = StepVerdict(step=step, rank=rank, lateness_ns=amount, excess_ns=excess, cause=cause)
-        found.append(msgspec.structs.replace(item, same_wait_ns=stalled - excess["data"]))
+        found.append(step_verdict(steps, step, rank, amount, excess, limits, explained_ns=explained))
     # Those that are held up may be later than the others by themselves, at the collective of the latest rank.
     latest = (calls["call"] == calls["call"][late["row"][0]]) & np.isin(calls["rank"], held_up)
     by_themselves = int(calls["lateness_ns"][latest].max(initial=0))
@@ -220,19 +217,46 @@ def _excess_of_step(steps: Table, step: int, rank: int) -> dict[str, int]:
     return found
 
 
-def _longer_wait(steps: Table, step: int, rank: int) -> int:
+def step_verdict(
+    steps: Table,
+    step: int,
+    rank: int,
+    lateness_ns: int,
+    excess_ns: dict[str, int],
+    limits: Limits,
+    *,
+    others: Collection[int] | None = None,
+    explained_ns: int | None = None,
+) -> StepVerdict:
+    """Return a late rank of a step with its cause, given how much longer each part was than on the `others`.
+
+    If the loaders of all ranks are slow, no host waits for another rank: the fastest runs ahead, and only the devices
+    of the others seem to stand still for their loaders. So only a host that waits longer has a slower loader.
+    `explained_ns` is what the cause has to explain; None: the lateness. `others` None: all other ranks.
+    """
+    stalled = excess_ns["data"]
+    longer = _longer_wait(steps, step, rank, others) if stalled > 0 else stalled
+    excess_ns = excess_ns | {"data": min(stalled, longer)}
+    cause, _ = cause_of(excess_ns, limits.cause_share, lateness_ns if explained_ns is None else explained_ns)
+    return StepVerdict(
+        step=step, rank=rank, lateness_ns=lateness_ns, excess_ns=excess_ns, cause=cause,
+        same_wait_ns=stalled - excess_ns["data"],
+    )  # fmt: skip
+
+
+def _longer_wait(steps: Table, step: int, rank: int, others: Collection[int] | None) -> int:
     """Return how much longer the rank's host waits for its batch than the median of the others' (ns, at least 0).
 
-    If the loaders of all ranks are slow, no host waits for another rank: the fastest runs ahead, and the devices of the
-    others seem to stand still for their loaders alone. The wait may count for the step before or after its batch's.
+    The wait may count for the step before or after the one that its batch is for.
     """
     near = steps.take(np.abs(steps["step"] - step) <= 1)
     found = 0
     for number in np.unique(near["step"]).tolist():
         its = near.take(near["step"] == number)
         mine = its["rank"] == rank
-        if mine.any() and not mine.all():
-            found = max(found, int(its["data_wait_ns"][mine].sum() - np.median(its["data_wait_ns"][~mine])))
+        compared = ~mine if others is None else np.isin(its["rank"], list(others))
+        if mine.any() and compared.any():
+            found = max(found, int(its["data_wait_ns"][mine].sum() - np.median(its["data_wait_ns"][compared])))
     return found
 
 
@@ -267,10 +291,9 @@ def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdi
         verdict = "intermittent"
     counted = [item for item in per_step if not named or item.rank in named]
     excess = {cause: sum(item.excess_ns[cause] for item in counted) for cause in CAUSES}
-    late_ns, same_ns = (sum(values) for values in zip(*((i.lateness_ns, i.same_wait_ns) for i in counted), strict=True))
-    cause, shares = cause_of(excess, limits.cause_share, late_ns)
-    if cause == UNEXPLAINED and sum(excess.values()) + same_ns >= _EXPLAINED * late_ns:
-        return Verdict(verdict="undetermined", steps_judged=judged, reason=_SAME_WAIT.format(rank))
+    cause, shares = cause_of(excess, limits.cause_share, sum(item.lateness_ns for item in counted))
+    if cause == UNEXPLAINED and waits_no_longer(counted):
+        return Verdict(verdict="undetermined", steps_judged=judged, reason=SAME_WAIT.format(rank))
     return Verdict(
         verdict=verdict,
         rank=rank if named else None,
@@ -281,6 +304,12 @@ def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdi
         steps_judged=judged,
         per_step=per_step,
     )
+
+
+def waits_no_longer(late: Collection[StepVerdict]) -> bool:
+    """Return whether loaders would explain the lateness if those of these ranks were slower than the others'."""
+    explained = sum(sum(item.excess_ns.values()) + item.same_wait_ns for item in late)
+    return explained >= _EXPLAINED * sum(item.lateness_ns for item in late)
 
 
 def cause_of(excess_ns: dict[str, int], needed: float, lateness_ns: int) -> tuple[str, dict[str, float]]:

@@ -60,7 +60,7 @@ def decide(
     if verdict.verdict == "none":
         lossy_steps = set(steps["step"][~np.asarray(steps["complete"], bool)].tolist())
         least = stragglers.least_lateness(step_ns, alignment, limits)
-        verdict = late_majority(calls, Explainer(calls, ranks, lossy_steps), judged, least, limits) or verdict
+        verdict = late_majority(calls, Explainer(calls, ranks, lossy_steps), steps, judged, least, limits) or verdict
         verdict = _within_the_clock(verdict, late.take(np.isin(late["step"], judged)), step_ns, alignment, limits)
     if any(data.mode != "device" for data in ranks):
         verdict = _beyond_chance(verdict, steps, world_size, limits)

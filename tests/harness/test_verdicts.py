@@ -1,5 +1,6 @@
 """The Monitor's judgements against their definitions, by enumeration, by simulation, and on steps made by hand."""
 
+import io
 import itertools
 import json
 import math
@@ -8,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from numpy.typing import NDArray
 
@@ -120,6 +122,46 @@ def test_a_device_that_follows_its_host_is_not_slow(
 
 
 @pytest.mark.parametrize(
+    ("hosts", "compute", "host"),
+    [
+        pytest.param((7, 4), 0, 3, id="its host launches the forward pass longer"),
+        pytest.param((7, 6), 2, 1, id="no more than it takes longer than the other"),
+        pytest.param((7, 7), 3, 0, id="as long as the other: the device computes longer"),
+        pytest.param((5, 4), 3, 0, id="its device does not wait for it"),
+    ],
+)
+def test_a_device_may_follow_its_host_only_in_the_forward_pass(
+    hosts: tuple[int, int], compute: float, host: float
+) -> None:
+    """Both hosts lead at the end of the backward pass. The forward pass takes 7 and 4 ms on the devices."""
+    parts = slowed(steps(1, 2, seed=1, noise=0), 0, 3, 3.0)
+    parts[0, :, PARTS.index("launch forward")], parts[0, :, PARTS.index("lead")] = np.array(hosts) * MS, 1
+    assert excesses(parts)[0, 0] / MS == pytest.approx([0, 0, compute, host])
+
+
+@pytest.mark.parametrize(
+    ("column", "waits", "outside", "expected"),
+    [
+        pytest.param("data", (50, 50), (0, 0), [0, 0, 0, 0], id="both loaders are slow: one host runs ahead"),
+        pytest.param("data", (50, 10), (0, 0), [35, 0, 0, 0], id="its loader is slower"),
+        pytest.param("host", (0, 0), (50, 50), [0, 0, 0, 0], id="both hosts do something else for as long"),
+        pytest.param("host", (0, 0), (50, 5), [0, 0, 0, 35], id="its host does something else"),
+    ],
+)
+def test_a_device_stands_still_for_its_own_host_only_if_that_is_slower(
+    column: str, waits: tuple[int, int], outside: tuple[int, int], expected: list[float]
+) -> None:
+    """The device of rank 0 stands still for 35 ms, that of rank 1 waits as long in its backward pass."""
+    parts = np.zeros((1, 2, len(PARTS)))
+    at = PARTS.index
+    parts[0, :, at("step")], parts[0, :, at("forward")], parts[0, :, at("backward compute")] = 64 * MS, 9 * MS, 19 * MS
+    parts[0, :, at("backward")] = np.array([20, 55]) * MS
+    parts[0, :, at("data")], parts[0, :, at("launch")], parts[0, :, at("lead")] = np.array(waits) * MS, 10 * MS, 1
+    parts[0, :, at("host")] = (np.array(waits) + np.array(outside) + 10) * MS
+    assert excesses(parts)[0, 0] / MS == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
     ("case", "rank", "cause"),
     [
         ("in_turn/./none", None, None),
@@ -151,6 +193,20 @@ def plain_steps(case: str) -> Values:
     rows = [[dict(zip(each, row, strict=True)) for row in zip(*each.values(), strict=True)] for each in columns]
     steps = [[of_row(row) for row in each if row["phase"] == "measured"] for each in rows]
     return np.array(steps).swapaxes(0, 1)
+
+
+def test_nobody_is_late_if_all_loaders_are_slow() -> None:
+    """50 ms in the loader of each of two H200s, which need 30 ms. One host runs ahead, so one device waits longer."""
+    with tarfile.open(DATA / "two_gpus" / "paced_by_loaders.tar.xz") as archive:
+        for window, count in (("plain", 50), ("timed", 30)):
+            rows = []
+            for rank in (0, 1):
+                file = archive.extractfile(f"slow_loader/passes/{window}/ranks/{rank}/steps.parquet")
+                assert file is not None
+                rows.append(pq.read_table(io.BytesIO(file.read())).to_pylist())
+            parts = np.array([[of_row(row) for row in each if row["phase"] == "measured"] for each in rows])
+            ranks, _ = late_ranks(parts.swapaxes(0, 1), 0.05)
+            assert len(ranks) == count and np.all(ranks < 0)
 
 
 def watched(name: str) -> tuple[Values, NDArray[np.bool_]]:

@@ -1,0 +1,41 @@
+"""Jobs whose loaders set the pace on every rank, recorded on two H200s: nobody is late, although devices wait.
+
+`slow_loader`: 50 ms in the loader of every rank. `mlp`: batches are made by the thread of the steps, in 30 to 50 ms.
+No host waits for another one, so one of them runs ahead. Its device waits 25 to 35 ms in each step for the other.
+"""
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from rankscope.analysis import load, summarise
+
+DATA = Path(__file__).parents[2] / "data" / "two_gpus"
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("paced_by_loaders")
+    with tarfile.open(DATA / "paced_by_loaders.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.mark.parametrize("job", ["slow_loader", "mlp"])
+def test_no_rank_is_late(job: str, recorded: Path) -> None:
+    summary = summarise(load(recorded / job))
+    late = summary["stragglers"]
+    assert (late["window"], late["verdict"], late["rank"]) == ("timed", "none", None) and late["reason"]
+    assert [item["id"] for item in summary["findings"] if item["id"].startswith("straggler")] == []
+
+
+@pytest.mark.parametrize("job", ["slow_loader", "mlp"])
+def test_a_trace_alone_says_why_it_is_open(job: str, recorded: Path, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        shutil.copy(recorded / job / f"passes/torch/ranks/{rank}/trace.json", tmp_path / f"rank{rank}.json")
+    summary = summarise(load(tmp_path))
+    assert summary["stragglers"]["verdict"] == "undetermined"
+    assert "stands still for its loader" in summary["stragglers"]["reason"]
+    assert [item["id"] for item in summary["findings"] if item["id"].startswith("straggler")] == []
