@@ -63,10 +63,11 @@ def activity(
     idle = minus(idle, spans)
     device["mallocs"] = _count(mallocs["step"], steps)
     device["malloc_idle_ns"] = measure(waited, steps["start"], steps["end"])
-    syncs = _syncs(steps, kernels, launches, host, idle, where)
+    pauses = _pauses(idle, device["launch_p50_ns"])
+    syncs = _syncs(steps, kernels, launches, host, idle, pauses, where)
     device["syncs"] = _sum(syncs["step"], syncs["count"], steps)
     device["sync_idle_ns"] = _sum(syncs["step"], syncs["idle_ns"], steps)
-    device["long_idle_ns"] = _long_idle(idle, steps, device["launch_p50_ns"])
+    device["long_idle_ns"] = measure(pauses, steps["start"], steps["end"])
     return Table({"step": steps["step"], **{name: device[name] for name in ACTIVITY if name != "step"}}), syncs
 
 
@@ -81,11 +82,10 @@ def _idle(steps: Table, kernels: Table) -> Intervals:
     return minus(whole, busy)
 
 
-def _long_idle(idle: Intervals, steps: Table, launch_ns: Column) -> Column:
-    """Return how long the device paused in each step for longer than launches explain: a sleep, Python, a file."""
+def _pauses(idle: Intervals, launch_ns: Column) -> Intervals:
+    """Return when the device paused for longer than launches explain: a sleep, Python, a file."""
     usual = float(np.median(launch_ns[launch_ns > 0])) if (launch_ns > 0).any() else 0.0
-    long = idle[:, idle[1] - idle[0] > max(_LONG_NS, _LONG * usual)]
-    return measure(long, steps["start"], steps["end"])
+    return idle[:, idle[1] - idle[0] > max(_LONG_NS, _LONG * usual)]
 
 
 def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
@@ -125,12 +125,21 @@ def _launch_intervals(steps: Table, kernels: Table) -> Column:
     return group_by.median(np.diff(start)[same], at[1:][same], len(steps))
 
 
-def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Intervals, where: Where | None) -> Table:
-    """Return what made the host wait, and how long the device was then idle until the next launch took effect.
+def _syncs(
+    steps: Table,
+    kernels: Table,
+    launches: Table,
+    host: Table,
+    idle: Intervals,
+    pauses: Intervals,
+    where: Where | None,
+) -> Table:
+    """Return what made the host wait, and how long the device was then idle.
 
-    Without the wait the host would have launched earlier by at most the time for which the call blocked. So of the idle
-    time only that much counts, and only up to the next such call. A wait costs the step nothing if the step launches
-    nothing after it: the window of a profiler ends like this.
+    Without the wait the host would have launched everything after it earlier, by the time for which the call blocked.
+    So of the idle time that follows, up to the next such call, only that much counts. A later pause is another matter:
+    the host does something else there. A wait costs the step nothing if the step launches nothing after it: the window
+    of a profiler ends like this.
     """
     calls = _calls(launches, steps, _SYNC_CALL)
     calls = calls.take(np.argsort(calls["start"], kind="stable"))
@@ -138,10 +147,11 @@ def _syncs(steps: Table, kernels: Table, launches: Table, host: Table, idle: Int
     ends = end_of_calls(calls)
     at = np.searchsorted(begins, ends)
     following = at < len(begins)
-    until = begins[np.minimum(at, len(begins) - 1)]
-    until = np.where(following, until, ends)
-    until = np.minimum(until, np.append(np.maximum(calls["start"][1:], ends[:-1]), _NO_LIMIT))
-    idled = np.minimum(measure(idle, ends, until), ends - calls["start"])
+    until = np.append(np.maximum(calls["start"][1:], ends[:-1]), _NO_LIMIT)
+    resumes = np.minimum(until, np.where(following, begins[np.minimum(at, len(begins) - 1)], ends))
+    until = np.minimum(until, np.where(following, begins[-1], ends))
+    idled = measure(idle, ends, resumes) + measure(minus(idle, pauses), resumes, until)
+    idled = np.minimum(idled, ends - calls["start"])
     operators, ranges = _places(calls, host)
     functions = [None] * len(calls) if where is None else where(calls)
     kept = following

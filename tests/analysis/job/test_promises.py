@@ -38,8 +38,8 @@ def test_a_finding_promises_no_more_than_its_fix_saved(job: str, recorded: Path)
 
 
 def test_a_gap_behind_a_wait_is_promised_once(recorded: Path) -> None:
-    found = {item.id: item for item in load(recorded / "synchronize").findings}
-    assert found["host_gap"].evidence["same_time_as"] == "sync_in_loop"
+    found = [item.id for item in load(recorded / "synchronize").findings]
+    assert "sync_in_loop" in found and "host_gap" not in found
 
 
 def test_a_finding_and_whatif_give_the_same_step(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
