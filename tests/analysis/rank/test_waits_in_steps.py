@@ -1,4 +1,4 @@
-"""What waits of the host cost, against the same work without them. Both are simulated: one host, one device in order."""
+"""What waits of the host cost, against the same work without them. Both are simulated: one host, one device."""
 
 import json
 from pathlib import Path
@@ -48,4 +48,4 @@ def test_the_idle_time_behind_waits_is_what_the_job_loses_at_most(seed: int, tmp
     (rank,) = load(tmp_path).ranks
     lost = took - run(seed, waits=False)[1]
     found = rank.activity["sync_idle_ns"].sum() / 1000
-    assert 0.9 * lost <= found <= lost + 1  # us: times are rounded to ns
+    assert 0.85 * lost <= found <= lost + 1  # us: times are rounded to ns
