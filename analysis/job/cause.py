@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from rankscope.analysis.core.chance import median_interval
 from rankscope.analysis.core.limits import Limits
+from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.host_pace import HostPace, leads
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
@@ -35,10 +36,18 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
     holds_passes: bool = False  # the other ranks wait for it within their passes
 
 
-def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits, pace: HostPace | None = None) -> Why | None:
+def cause_of(
+    window: Window,
+    at: int,
+    lateness_ns: float,
+    limits: Limits,
+    pace: HostPace | None = None,
+    judged: Window | None = None,
+) -> Why | None:
     """Return why the rank at position `at` is late in the steps of `window`; None if nothing explains it.
 
-    A part explains the lateness if its excess over the other ranks is at least `cause_share` of it.
+    A part explains the lateness if its excess over the other ranks is at least `cause_share` of it. `judged` are all
+    steps if the rank is late in most of them, so that its lateness may add up over steps.
     """
     needed = limits.cause_share * lateness_ns
     if not window.on_device:
@@ -49,7 +58,7 @@ def cause_of(window: Window, at: int, lateness_ns: float, limits: Limits, pace: 
     leading = leads(window)
     slow_device = _sets_pace(window, at, pace)
     if leading[at]:
-        found = _before_the_passes(window, at, lateness_ns, limits, _unblocked_excess(window, at, leading, pace))
+        found = _before_the_passes(window, at, lateness_ns, limits, pace, judged)
         return found or (_first(_parts_of_device(window, at, lateness_ns, needed), needed) if slow_device else None)
     if np.delete(leading, at).any():
         return _without_lead(window, at, lateness_ns, limits, pace)
@@ -145,37 +154,46 @@ def _of_host(window: Window, at: int) -> list[Why]:
     return [*parts, _why("host", _OUTSIDE, _excess(outside, at))]
 
 
-def _before_the_passes(window: Window, at: int, lateness_ns: float, limits: Limits, most_ns: float) -> Why | None:
-    """Return what comes before the forward pass and explains the lateness; `most_ns` is `_unblocked_excess`.
+def _before_the_passes(
+    window: Window, at: int, lateness_ns: float, limits: Limits, pace: HostPace | None, judged: Window | None
+) -> Why | None:
+    """Return what comes before the forward pass and explains the lateness.
 
     If each host takes longer for a step than its device, no host waits for another rank. Then the fastest runs ahead,
     and its device waits longer and longer for the others, although their hosts are hardly slower. So the device may
-    stand still for that long only if its own host is slower by as much. If it is surely slower than the others' hosts
-    are, by what is enough to be late, this adds up over steps. Then a part need explain only what each step adds.
+    stand still for that long only if its own host is slower by as much. If this host surely takes longer before its
+    passes, by what is enough to be late, this adds up over steps. Then a part need explain only what each step adds.
     """
+    leading = leads(window)
     data, copy, outside = _before_forward(window, at)
-    outside = msgspec.structs.replace(outside, excess_ns=min(outside.excess_ns, most_ns))
-    slower = window.part("host")[at] - median_of_others(window.part("host"))[at]
-    surely = median_interval(slower, 1 - limits.chance)
+    longer = float(np.median(_longer_before(window, at, leading)))
+    most = max(longer, _unblocked_excess(window, at, leading, pace))
+    outside = msgspec.structs.replace(outside, excess_ns=min(outside.excess_ns, most))
+    surely = None if judged is None else median_interval(_longer_before(judged, at, leading), 1 - limits.chance)
     adds_up = surely is not None and surely[0] >= limits.late_step * float(np.median(window.step_ns))
-    of_host = min(lateness_ns, float(np.median(slower))) if adds_up else lateness_ns
+    of_host = min(lateness_ns, longer) if adds_up else lateness_ns
     needed = {"data": of_host, "copy": lateness_ns, "host": of_host}
     parts = (data, copy, outside)
     return next((item for item in parts if item.excess_ns >= limits.cause_share * needed[item.cause]), None)
 
 
-def _unblocked_excess(window: Window, at: int, leading: NDArray[np.bool_], pace: HostPace | None) -> float:
-    """Return how much longer the host takes for a step than the others' hosts would if nothing blocked them (ns).
+def _longer_before(window: Window, at: int, leading: NDArray[np.bool_]) -> Column:
+    """Return by step how much longer the host takes outside of its passes than the others' hosts (ns).
 
-    A queue that is full blocks a host within its passes, so these count as long as they take unblocked. Outside of them
-    a host that leads is not blocked, but another may wait there for its device: of that one only the wait for the
-    loader counts.
+    A queue that is full blocks a host only within its passes, so a host that leads is not blocked outside of them.
+    Another may wait there for its device: of that one only the wait for the loader counts.
     """
     passes = np.asarray(sum(window.part(f"{name}_host") for name in _HOSTS))
-    host = window.part("host")
-    unblocked = np.where(leading[:, None], host - passes, window.part(DATA_WAIT))
-    unblocked += 0.0 if pace is None else sum(pace.usual_ns(name, at) for name in _HOSTS)
-    return _median(host - median_of_others(unblocked), at)
+    outside = window.part("host") - passes
+    others = np.where(leading[:, None], outside, window.part(DATA_WAIT))
+    return np.asarray(outside[at] - median_of_others(others)[at])
+
+
+def _unblocked_excess(window: Window, at: int, leading: NDArray[np.bool_], pace: HostPace | None) -> float:
+    """Return how much longer the host takes for a step than the others' hosts would if nothing blocked them (ns)."""
+    passes = np.asarray(sum(window.part(f"{name}_host") for name in _HOSTS))
+    unblocked = 0.0 if pace is None else sum(pace.usual_ns(name, at) for name in _HOSTS)
+    return float(np.median(_longer_before(window, at, leading) + passes[at])) - unblocked
 
 
 def _starves(window: Window, at: int) -> bool:

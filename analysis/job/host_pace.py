@@ -57,14 +57,16 @@ class HostPace(msgspec.Struct, frozen=True, kw_only=True):
         In each step the slowest host sets the pace, and hosts vary: on two H200s the longest of these few steps was
         longer than the clean job's in most cases, and their median in half of them (docs/validation.md). So it is the
         longest, unless the pace of the job's hosts is `known` from the steps of the late rank. It is 0 if the others'
-        devices have work queued and need about as long for their passes: then the devices bind the job, and a host that
-        enqueues more than their queues hold is as slow as they are. `waited_ns`: how much of their passes is a wait for
-        the rank `but`.
+        devices have work queued and need about as long for their passes as their hosts, with the wait for the loader:
+        then the devices bind the job, and a host that enqueues more than their queues hold is as slow as they are.
+        `waited_ns`: how much of their passes is a wait for the rank `but`.
         """
         device = window.part("forward") + window.backward_compute_ns - waited_ns
         host = self.parts["forward"] + self.parts["backward"]
-        device_ns, host_ns = (float(np.median(np.delete(times, but, axis=0))) for times in (device, host))
-        if np.delete(leads(window), but).all() and device_ns >= _AS_LONG * host_ns:
+        device_ns, host_ns, data_ns = (
+            float(np.median(np.delete(times, but, axis=0))) for times in (device, host, window.part(DATA_WAIT))
+        )
+        if np.delete(leads(window), but).all() and device_ns >= _AS_LONG * (host_ns + data_ns):
             return 0.0
         slowest: Column = np.delete(self.step_ns, but, axis=0).max(axis=0)
         return float(np.median(slowest) if known else slowest.max())

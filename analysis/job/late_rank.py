@@ -91,7 +91,8 @@ def judge(
     own_steps = {step for step, rank, _ in numbered if rank == window.ranks[found.rank]}
     its_rows = np.array([step in own_steps for step in window.steps])
     its_steps, lateness_ns = window.only(its_rows), found.lateness_ns or 0.0
-    why = cause_of(its_steps, found.rank, lateness_ns, limits, pace)
+    judged = window if found.verdict == "persistent" else None
+    why = cause_of(its_steps, found.rank, lateness_ns, limits, pace, judged)
     if why is None and calls is not None and traced is not None:
         why = traced.cause_of(its_steps, found.rank, lateness_ns, limits)
         if why is not None and calls.sharing:  # what the rank is relieved of, the others get
