@@ -27,8 +27,8 @@ _COLUMNS = {"compute": "compute_ns", "data": "data_stall_ns", "host": "host_gap_
 VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
 UNEXPLAINED = "unexplained"
 SAME_WAIT = (
-    "the device of rank {} stands still for its loader, which takes no longer than those of the others: if the loaders "
-    "of all ranks set the pace, the fastest runs ahead, and one rank always comes last"
+    "the device of rank {} stands still for its loader, but its host does not wait longer than the others' by as much: "
+    "if the loaders of all ranks set the pace, the fastest runs ahead, and one rank always comes last"
 )
 NO_COLLECTIVE = "the ranks share no collective, so none waits for another"
 
@@ -43,6 +43,7 @@ class StepVerdict(msgspec.Struct, frozen=True, kw_only=True):
     cause: str | None = None  # by `Limits.cause_share`
     others_ns: int = 0  # the largest lateness of the ranks that are not late in this step
     same_wait_ns: int = 0  # its device stood still for the loader, but its host waited no longer than the others'
+    longer_wait_ns: int = 0  # how much longer its host waited for its batch in this step; negative: less long
 
     @property
     def recoverable_ns(self) -> int:
@@ -172,7 +173,7 @@ def judge(
     for step in found:
         rows = np.flatnonzero(late["step"] == step)
         per_step += _late_in_step(late.take(rows), calls, explain, steps, least, limits)
-    return _over_run(per_step, len(found), limits)
+    return _over_run(per_step, len(found), limits, limits.straggler_share * step_ns)
 
 
 def _late_in_step(
@@ -234,29 +235,30 @@ def step_verdict(
     of the others seem to stand still for their loaders. So only a host that waits longer has a slower loader.
     `explained_ns` is what the cause has to explain; None: the lateness. `others` None: all other ranks.
     """
+    waits = _longer_waits(steps, step, rank, others) if excess_ns["data"] > 0 else {}
     stalled = excess_ns["data"]
-    longer = _longer_wait(steps, step, rank, others) if stalled > 0 else stalled
-    excess_ns = excess_ns | {"data": min(stalled, longer)}
+    if waits:  # it may count for the step before or after the one that the batch is for
+        excess_ns = excess_ns | {"data": min(stalled, max(0, *waits.values()))}
     cause, _ = cause_of(excess_ns, limits.cause_share, lateness_ns if explained_ns is None else explained_ns)
     return StepVerdict(
         step=step, rank=rank, lateness_ns=lateness_ns, excess_ns=excess_ns, cause=cause,
-        same_wait_ns=stalled - excess_ns["data"],
+        same_wait_ns=stalled - excess_ns["data"], longer_wait_ns=waits.get(step, 0),
     )  # fmt: skip
 
 
-def _longer_wait(steps: Table, step: int, rank: int, others: Collection[int] | None) -> int:
-    """Return how much longer the rank's host waits for its batch than the median of the others' (ns, at least 0).
+def _longer_waits(steps: Table, step: int, rank: int, others: Collection[int] | None) -> dict[int, int]:
+    """Return by step, near this one, how much longer the rank's host waits for its batch than the others' median (ns).
 
-    The wait may count for the step before or after the one that its batch is for.
+    Empty if that is unknown.
     """
     near = steps.take(np.abs(steps["step"] - step) <= 1)
-    found = 0
+    found = {}
     for number in np.unique(near["step"]).tolist():
         its = near.take(near["step"] == number)
         mine = its["rank"] == rank
         compared = ~mine if others is None else np.isin(its["rank"], list(others))
         if mine.any() and compared.any():
-            found = max(found, int(its["data_wait_ns"][mine].sum() - np.median(its["data_wait_ns"][compared])))
+            found[number] = int(its["data_wait_ns"][mine].sum() - np.median(its["data_wait_ns"][compared]))
     return found
 
 
@@ -271,7 +273,12 @@ def _onset(calls: Table, row: int) -> int:
     return int(late[np.argmin(calls["start"][late])])
 
 
-def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdict:
+def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits, least_ns: float) -> Verdict:
+    """Return the verdict from the late ranks of each step.
+
+    If a loader is slower than the others by at least `least_ns` in each of these steps, what is late may have added up
+    over steps, so the cause need explain only what each step adds.
+    """
     if not per_step:
         return Verdict(verdict="none", steps_judged=judged)
     steps: dict[int, set[int]] = {}
@@ -291,9 +298,12 @@ def _over_run(per_step: list[StepVerdict], judged: int, limits: Limits) -> Verdi
         verdict = "intermittent"
     counted = [item for item in per_step if not named or item.rank in named]
     excess = {cause: sum(item.excess_ns[cause] for item in counted) for cause in CAUSES}
-    cause, shares = cause_of(excess, limits.cause_share, sum(item.lateness_ns for item in counted))
+    late_ns = sum(item.lateness_ns for item in counted)
+    cause, shares = cause_of(excess, limits.cause_share, late_ns)
     if cause == UNEXPLAINED and waits_no_longer(counted):
-        return Verdict(verdict="undetermined", steps_judged=judged, reason=SAME_WAIT.format(rank))
+        if not all(item.longer_wait_ns >= least_ns for item in counted):
+            return Verdict(verdict="undetermined", steps_judged=judged, reason=SAME_WAIT.format(rank))
+        cause, shares = cause_of(excess, limits.cause_share, min(late_ns, sum(excess.values())))
     return Verdict(
         verdict=verdict,
         rank=rank if named else None,

@@ -25,6 +25,8 @@ ACTIVITY = (
 )  # fmt: skip
 SYNCS = ("step", "call", "operator", "range", "function", "count", "wait_ns", "idle_ns")
 _LONG, _LONG_NS = 20, 1_000_000  # launches, and ns: a pause of the device longer than both is not one of launching
+_BLOCKS = 20  # times the median call to the driver: a call that takes longer waits for something
+_ROUNDING_NS = 1000  # a call may seem to begin that much before the end of the one before
 _NO_LIMIT = np.iinfo(np.int64).max
 _PLACE = ("call", "operator", "range", "function")
 
@@ -137,9 +139,9 @@ def _syncs(
     """Return what made the host wait, and how long the device was then idle.
 
     Without the wait the host would have launched everything after it earlier, by the time for which the call blocked.
-    So of the idle time that follows, up to the next such call, only that much counts. A later pause is another matter:
-    the host does something else there. A wait costs the step nothing if the step launches nothing after it: the window
-    of a profiler ends like this.
+    So of the idle time that follows, up to the next call that blocks, only that much counts. A later pause is another
+    matter: the host does something else there. If the thread launches nothing, its wait holds up only the next record.
+    A wait costs the step nothing if the step launches nothing after it: the window of a profiler ends like this.
     """
     calls = _calls(launches, steps, _SYNC_CALL)
     calls = calls.take(np.argsort(calls["start"], kind="stable"))
@@ -148,8 +150,10 @@ def _syncs(
     at = np.searchsorted(begins, ends)
     following = at < len(begins)
     until = np.append(np.maximum(calls["start"][1:], ends[:-1]), _NO_LIMIT)
+    until = np.maximum(ends, np.minimum(until, _next_block(launches, ends)))
     resumes = np.minimum(until, np.where(following, begins[np.minimum(at, len(begins) - 1)], ends))
-    until = np.minimum(until, np.where(following, begins[-1], ends))
+    goes_on = following & np.isin(calls["thread"], kernels["launch_thread"])
+    until = np.maximum(resumes, np.minimum(until, np.where(goes_on, begins[-1], ends)))
     idled = measure(idle, ends, resumes) + measure(minus(idle, pauses), resumes, until)
     idled = np.minimum(idled, ends - calls["start"])
     operators, ranges = _places(calls, host)
@@ -170,6 +174,14 @@ def _syncs(
     for index, name in enumerate(("count", "wait_ns", "idle_ns")):
         columns[name] = np.array([sums[index] for sums in keys.values()], np.int64)
     return Table(columns, words)
+
+
+def _next_block(launches: Table, times: Column) -> Column:
+    """Return when the next call to the driver begins that takes far longer than usual: it waits for the device, too."""
+    known = launches["start"] != UNKNOWN
+    took = end_of_calls(launches)[known] - launches["start"][known]
+    blocks = np.sort(launches["start"][known][took > _BLOCKS * np.median(took)])
+    return np.append(blocks, _NO_LIMIT)[np.searchsorted(blocks, times - _ROUNDING_NS)]
 
 
 def _places(calls: Table, host: Table) -> tuple[list[str | None], list[str | None]]:

@@ -15,7 +15,7 @@ PARTS = (
     "lead",
 )  # fmt: skip
 CAUSES = ("data", "copy", "compute", "host")
-_COMPUTE, _HOST = CAUSES.index("compute"), CAUSES.index("host")
+_DATA, _COMPUTE, _HOST = (CAUSES.index(cause) for cause in ("data", "compute", "host"))
 _TWO_THIRDS = 2 / 3
 _AS_LONG = 0.95  # a host that needs less than this share of its device's time does not hold it up
 
@@ -54,7 +54,7 @@ def excesses(parts: Values) -> Values:
     """
     own = own_parts(parts)
     found = _beyond_others(own)
-    _limit_to_hosts(found, parts)
+    _of_standstill(found, parts)
     longer = np.maximum(found[:, :, _COMPUTE], 0)
     by_host, nobodys = _of_hosts_in_passes(parts, own, longer)
     found[:, :, _HOST] += by_host
@@ -62,8 +62,8 @@ def excesses(parts: Values) -> Values:
     return found
 
 
-def _limit_to_hosts(found: Values, parts: Values) -> None:
-    """Limit what a device stood still outside of its passes to what its host takes longer than the others.
+def _of_standstill(found: Values, parts: Values) -> None:
+    """Divide what a device stood still outside of its passes between `data` and `host`, by what its host takes longer.
 
     If each host takes longer for a step than its device, no host waits for another rank. Then the fastest runs ahead,
     and its device waits longer and longer for the others, although their hosts are hardly slower. Another host that
@@ -72,9 +72,9 @@ def _limit_to_hosts(found: Values, parts: Values) -> None:
     data, host, launch = (_of(parts, name) for name in ("data", "host", "launch"))
     slower = np.maximum(_beyond_others(host - launch - data), 0) + np.maximum(_beyond_others(launch), 0)
     slower = np.where(_others_lead(parts), slower, np.inf)
-    for cause, limit in (("data", np.maximum(_beyond_others(data), 0)), ("host", slower)):
-        at = CAUSES.index(cause)
-        found[:, :, at] = np.minimum(found[:, :, at], limit)
+    stands = found[:, :, _DATA] + found[:, :, _HOST]
+    found[:, :, _DATA] = np.minimum(found[:, :, _DATA], np.maximum(_beyond_others(data), 0))
+    found[:, :, _HOST] = np.minimum(stands - found[:, :, _DATA], slower)
 
 
 def _of_hosts_in_passes(parts: Values, own: Values, longer: Values) -> tuple[Values, Values]:

@@ -48,6 +48,24 @@ def test_hosts_that_a_short_queue_blocks_limit_no_gain(queue: int) -> None:
     assert late.verdict.rank == 1 and late.verdict.gain_ns * 1e-6 == pytest.approx(lost, rel=0.1)
 
 
+@pytest.mark.parametrize("queue", [12, 26, 60])
+@pytest.mark.parametrize(("fault", "cause"), [
+    (Fault(loader=6.0), "data"), (Fault(loader=40.0), "data"), (Fault(outside=40.0), "host"),
+])  # fmt: skip
+def test_a_slower_host_is_late_although_full_queues_block_the_others(queue: int, fault: Fault, cause: str) -> None:
+    late = simulate(0, **BY_LOADER, fault=fault, queue=queue)
+    lost = late.mean_ms - simulate(0, **BY_LOADER, queue=queue).mean_ms
+    found = late.verdict
+    assert (found.rank, found.cause) == (1, cause) and 0.5 * lost <= found.gain_ns * 1e-6 <= lost
+
+
+@pytest.mark.parametrize("ms", [15.0, 40.0])
+def test_loaders_limit_what_mending_a_device_brings(ms: float) -> None:
+    late = simulate(0, **BY_LOADER, fault=Fault(forward=ms), ranks=4)
+    lost = late.mean_ms - simulate(0, **BY_LOADER, ranks=4).mean_ms
+    assert late.verdict.gain_ns * 1e-6 <= max(0.5, lost)
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize(("job", "fault"), [
     (BY_GPU, Fault()), (BY_HOST, Fault()), (BALANCED, Fault()), (BY_LOADER, Fault()),
