@@ -189,6 +189,20 @@ def _longer_before(window: Window, at: int, leading: NDArray[np.bool_]) -> Colum
     return np.asarray(outside[at] - median_of_others(others)[at])
 
 
+def stands_still(window: Window, at: int, step: int, lateness_ns: float, limits: Limits) -> bool:
+    """Return whether the rank is late in a step only because its device stands still, although its host is no slower.
+
+    Both by position. Hosts that take longer than their devices run apart by chance, and nobody is late then.
+    """
+    leading = leads(window)
+    if not window.on_device or not leading[at]:
+        return False
+    idle = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)
+    still, longer = (idle - median_of_others(idle))[at, step], _longer_before(window, at, leading)[step]
+    needed = limits.cause_share * lateness_ns
+    return bool(still >= needed > longer)
+
+
 def _unblocked_excess(window: Window, at: int, leading: NDArray[np.bool_], pace: HostPace | None) -> float:
     """Return how much longer the host takes for a step than the others' hosts would if nothing blocked them (ns)."""
     passes = np.asarray(sum(window.part(f"{name}_host") for name in _HOSTS))

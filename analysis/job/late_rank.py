@@ -10,7 +10,7 @@ import numpy as np
 from rankscope.analysis.core.chance import median_interval
 from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.core.table import Column
-from rankscope.analysis.job.cause import Cause, Why, cause_of
+from rankscope.analysis.job.cause import Cause, Why, cause_of, stands_still
 from rankscope.analysis.job.host_pace import HostPace
 from rankscope.analysis.job.timed_calls import TimedCalls
 from rankscope.analysis.job.traced import Traced
@@ -84,6 +84,8 @@ def judge(
         return JobVerdict(verdict="undetermined", window=name, steps_judged=len(window.steps), reason=why_open)
     if found.rank is not None and calls is None:
         found = _at_least(found, window)
+    if found.verdict == "rotating":
+        found = _in_turn(found, window, limits)
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
     found = msgspec.structs.replace(found, window=name, late_steps=numbered, step_ns=usual)
     if found.rank is None:
@@ -142,6 +144,18 @@ def _gain(window: Window, plain: Window, late_ns: Column, at: int, why: Why, pac
         after = pace.after_ns(window, at, known=why.follows, waited_ns=waited_ns)
         gain = min(gain, float(plain.step_ns.mean()) - after)
     return max(0.0, gain)
+
+
+def _in_turn(found: JobVerdict, window: Window, limits: Limits) -> JobVerdict:
+    """Return the verdict that no rank is late if devices stand still in turn, and no host is slower then."""
+    late = [item for item in found.late_steps if not stands_still(window, item[1], item[0], item[2], limits)]
+    if 2 * len(late) > len(window.steps):
+        return found
+    reason = (
+        f"in turn the ranks come {(found.lateness_ns or 0.0) * 1e-6:.2f} ms after the others, but in most of these "
+        "steps no host takes longer by that much; if the hosts or loaders bind a job, one rank always comes last"
+    )
+    return msgspec.structs.replace(found, verdict="none", lateness_ns=None, steps_late=0, late_steps=[], reason=reason)
 
 
 def _unexplained(found: JobVerdict, rank: int) -> JobVerdict:
