@@ -148,9 +148,7 @@ def usable(path: Path, since: float) -> str | None:
 def _first_exit(pass_dir: PassDir, ended: Ended) -> Failure:
     """Return the root cause according to torchrun's report."""
     said = text_of(pass_dir.agent_log)
-    exits = [_with_error(pass_dir, match) for match in _REPORT.finditer(said)]
-    if not exits and (told := _told_by_a_rank(pass_dir)) is not None:
-        return told
+    exits = [_reported(pass_dir, match) for match in _REPORT.finditer(said)] or _told_by_ranks(pass_dir)
     if not exits:
         code = ended.returncode
         how = f"was ended by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
@@ -222,13 +220,29 @@ def _judge(pass_dir: PassDir, first: _Exit, rank_error: str | None, progress: Ra
     return "exit", f"ended itself with exit status {first.code}" + (f": {words}" if words.strip("0123456789") else "")
 
 
-def _with_error(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
+def _reported(pass_dir: PassDir, match: re.Match[str]) -> _Exit:
     """Return one entry of the report with the rank's own words: error.json, or stderr if the rank was aborted."""
-    local_rank = int(match["local"])
-    code = int(match["code"])
+    local_rank, code = int(match["local"]), int(match["code"])
     words = last_words(stream(pass_dir, local_rank)) if code == -signal.SIGABRT else None
     exit_ = _Exit(time=match["time"], rank=int(match["rank"]), local_rank=local_rank, code=code, words=words)
-    for path in pass_dir.torchrun.glob(f"*/attempt_*/{local_rank}/error.json"):
+    return _with_error(pass_dir, exit_)
+
+
+def _told_by_ranks(pass_dir: PassDir) -> list[_Exit]:
+    """Return the ranks that wrote an error of their own; torchrun can fail while it collects the ranks' reports."""
+    found = []
+    for rank in pass_dir.ranks():
+        error, local_rank = error_of(rank), info_of(rank).get("local_rank")
+        if error is not None and _LOST_PARTNER.search(error) is None:
+            local = local_rank if isinstance(local_rank, int) else rank.rank
+            written = rank.info.stat().st_mtime
+            exit_ = _Exit(time="", rank=rank.rank, local_rank=local, code=1, error=error, written=written)
+            found.append(_with_error(pass_dir, exit_))
+    return found
+
+
+def _with_error(pass_dir: PassDir, exit_: _Exit) -> _Exit:
+    for path in pass_dir.torchrun.glob(f"*/attempt_*/{exit_.local_rank}/error.json"):
         try:
             said: Any = json.loads(path.read_text())["message"]
         except (OSError, ValueError, KeyError, TypeError):
@@ -260,16 +274,6 @@ def _stuck(pass_dir: PassDir, ended: Ended, expected: Sequence[int]) -> Failure:
         traceback="\n".join(reversed(found.stack)) or None,
         log=str(pass_dir.rank(first).stack if first in ended.progress else pass_dir.agent_log),
     )
-
-
-def _told_by_a_rank(pass_dir: PassDir) -> Failure | None:
-    """Return the earliest error that a rank wrote itself; torchrun can fail while it collects the ranks' reports."""
-    errors = [(rank.info.stat().st_mtime, rank, error) for rank in pass_dir.ranks() if (error := error_of(rank))]
-    own = [item for item in errors if _LOST_PARTNER.search(item[2]) is None]
-    if not own:
-        return None
-    _, rank, error = min(own, key=lambda item: item[0])
-    return Failure(pass_name=pass_dir.name, rank=rank.rank, kind="raise", message=error, log=log_of(rank))
 
 
 def _disk_full(pass_dir: PassDir, said: str) -> bool:

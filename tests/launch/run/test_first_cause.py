@@ -183,5 +183,13 @@ def test_a_rank_s_own_error_counts_if_torchrun_fails_to_collect_it(tmp_path: Pat
     for rank, error in ((0, CLOSED), (1, "KeyError: first")):
         pass_dir.rank(rank).path.mkdir(parents=True)
         pass_dir.rank(rank).info.write_text(json.dumps({"rank": rank, "status": "failed", "error": error}))
+    local = pass_dir.torchrun / "id_x" / "attempt_0" / "1"
+    local.mkdir(parents=True)
+    trace = 'Traceback (most recent call last):\n  File "train.py", line 3, in step\nKeyError: first'
+    (local / "error.json").write_text(
+        json.dumps({"message": {"message": "KeyError: first", "extraInfo": {"py_callstack": trace}}})
+    )
+    (local / "stderr.log").write_text(trace)
     failure = failure_of(pass_dir, Ended(returncode=1, cut=None, progress={}), range(2), 0.0)
-    assert failure is not None and (failure.rank, failure.message) == (1, "KeyError: first")
+    assert failure is not None and (failure.rank, failure.message) == (1, "raised KeyError: first")
+    assert "train.py" in (failure.traceback or "") and failure.log == str(local / "stderr.log")
