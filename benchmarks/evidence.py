@@ -55,9 +55,10 @@ HERE = Path(__file__).absolute().parent
 RANKSCOPE = [sys.executable, "-m", "rankscope.conf.cli"]
 GPT = ["model=gpt", "model.size=medium", "precision=tf32"]
 MLP = ["model=mlp", "model.size=medium", "precision=tf32"]
+JOBS = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (1024, 2048, 4096))}  # of the scaling sweep, with their batches
 BASE = ["model.size=small", "precision=tf32", "batch_size=24"]  # a step of 32 ms on an H100, twice what its host needs
 LARGER = ["comm_bound:model.size=large", "one_bucket:model.name=gpt", "one_bucket:model.size=medium"]
-LONGER = ["item_in_loop:batch_size=32", "late_once:scenario.ms=200"]  # so that the fault costs more than 2 % of a step
+COSTLY = ["item_in_loop:batch_size=32", "late_once:scenario.ms=200"]  # the fault costs more than 2 % of the job
 SPREAD = ("experts", "uneven_experts", "fsdp_kernels", "fsdp_copy_engines")  # of benchmarks/spread.py
 SHORT = ["steps=50", "seconds=2"]  # then no window lasts much longer than 3 s
 EXAMPLE = ["steps=20", "timed_steps=10", "seconds=0"]  # all windows fit into the 60 steps that most of them make
@@ -147,8 +148,7 @@ class Evidence:
 
     def scaling(self) -> None:
         """Record one sweep per job and batch, in parallel, and write one report per job."""
-        known = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (1024, 2048, 4096))}
-        jobs = {name: known[name] for name in self.options.models.split(",")}
+        jobs = {name: JOBS[name] for name in self.options.models.split(",")}
         points = [
             (f"{name}-{batch}", [*job, f"batch_size={batch}"]) for name, (job, all_) in jobs.items() for batch in all_
         ]
@@ -178,7 +178,7 @@ class Evidence:
         command += ["--repeats", options.repeats, "--jobs", options.jobs, "--seconds", self.commands.left]
         if options.scenarios:
             command += ["--only", options.scenarios]
-        command += ["--base", *BASE, *LARGER, *LONGER, "--", *SHORT, *self.more]
+        command += ["--base", *BASE, *LARGER, *COSTLY, "--", *SHORT, *self.more]
         self._once("scenarios", command)
 
     def trials(self) -> None:
@@ -355,6 +355,8 @@ def main() -> int:
     stages = options.only.split(",")
     if unknown := sorted(set(stages) - set(STAGES)):
         parser.error(f"--only {','.join(unknown)}: no such stage; there are {', '.join(STAGES)}")
+    if unknown := sorted(set(options.models.split(",")) - set(JOBS)):
+        parser.error(f"--models {','.join(unknown)}: no such model; there are {', '.join(JOBS)}")
     options.out.mkdir(parents=True, exist_ok=True)
     evidence = Evidence(options)
     for stage in stages:

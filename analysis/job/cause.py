@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from rankscope.analysis.core.chance import median_interval
 from rankscope.analysis.core.limits import Limits
-from rankscope.analysis.core.table import Column
 from rankscope.analysis.job.host_pace import HostPace, leads
 from rankscope.analysis.job.window import Matrix, Window
 from rankscope.conf.contract import DATA_WAIT, DEVICE_RANGES
@@ -166,10 +165,10 @@ def _before_the_passes(
     """
     leading = leads(window)
     data, copy, outside = _before_forward(window, at)
-    longer = float(np.median(_longer_before(window, at, leading)))
+    longer = _median(_longer_before(window, leading), at)
     most = max(longer, _unblocked_excess(window, at, leading, pace))
     outside = msgspec.structs.replace(outside, excess_ns=min(outside.excess_ns, most))
-    surely = None if judged is None else median_interval(_longer_before(judged, at, leading), 1 - limits.chance)
+    surely = None if judged is None else median_interval(_longer_before(judged, leading)[at], 1 - limits.chance)
     adds_up = surely is not None and surely[0] >= limits.late_step * float(np.median(window.step_ns))
     of_host = min(lateness_ns, longer) if adds_up else lateness_ns
     needed = {"data": of_host, "copy": lateness_ns, "host": of_host}
@@ -177,8 +176,8 @@ def _before_the_passes(
     return next((item for item in parts if item.excess_ns >= limits.cause_share * needed[item.cause]), None)
 
 
-def _longer_before(window: Window, at: int, leading: NDArray[np.bool_]) -> Column:
-    """Return by step how much longer the host takes outside of its passes than the others' hosts (ns).
+def _longer_before(window: Window, leading: NDArray[np.bool_]) -> Matrix:
+    """Return how much longer each host takes outside of its passes than the others' hosts (ranks x steps, ns).
 
     A queue that is full blocks a host only within its passes, so a host that leads is not blocked outside of them.
     Another may wait there for its device: of that one only the wait for the loader counts.
@@ -186,28 +185,29 @@ def _longer_before(window: Window, at: int, leading: NDArray[np.bool_]) -> Colum
     passes = np.asarray(sum(window.part(f"{name}_host") for name in _HOSTS))
     outside = window.part("host") - passes
     others = np.where(leading[:, None], outside, window.part(DATA_WAIT))
-    return np.asarray(outside[at] - median_of_others(others)[at])
+    return np.asarray(outside - median_of_others(others))
 
 
-def stands_still(window: Window, at: int, step: int, lateness_ns: float, limits: Limits) -> bool:
-    """Return whether the rank is late in a step only because its device stands still, although its host is no slower.
+def stands_still(window: Window, lateness: Matrix, limits: Limits) -> NDArray[np.bool_]:
+    """Return where a rank is late only because its device stands still, although its host is no slower.
 
-    Both by position. Hosts that take longer than their devices run apart by chance, and nobody is late then.
+    Hosts that take longer than their devices run apart by chance, and nobody is late then. Ranks x steps, like the
+    `lateness` (ns).
     """
     leading = leads(window)
-    if not window.on_device or not leading[at]:
-        return False
+    if not window.on_device or not leading.any():
+        return np.zeros(lateness.shape, bool)
     idle = window.step_ns - sum(window.part(name) for name in DEVICE_RANGES)
-    still, longer = (idle - median_of_others(idle))[at, step], _longer_before(window, at, leading)[step]
-    needed = limits.cause_share * lateness_ns
-    return bool(still >= needed > longer)
+    needed = limits.cause_share * lateness
+    stands = (idle - median_of_others(idle) >= needed) & (_longer_before(window, leading) < needed)
+    return np.asarray(stands & leading[:, None])
 
 
 def _unblocked_excess(window: Window, at: int, leading: NDArray[np.bool_], pace: HostPace | None) -> float:
     """Return how much longer the host takes for a step than the others' hosts would if nothing blocked them (ns)."""
     passes = np.asarray(sum(window.part(f"{name}_host") for name in _HOSTS))
     unblocked = 0.0 if pace is None else sum(pace.usual_ns(name, at) for name in _HOSTS)
-    return float(np.median(_longer_before(window, at, leading) + passes[at])) - unblocked
+    return _median(_longer_before(window, leading) + passes, at) - unblocked
 
 
 def _starves(window: Window, at: int) -> bool:

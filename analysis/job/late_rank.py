@@ -6,6 +6,7 @@ Definitions: docs/metrics.md, "Without the profiler".
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from rankscope.analysis.core.chance import median_interval
 from rankscope.analysis.core.limits import Limits
@@ -47,7 +48,7 @@ class JobVerdict(msgspec.Struct, frozen=True, kw_only=True):
     gain_ns: float = 0.0  # per step: what mending its cause saves, as `_gain` estimates it
     step_ns: float | None = None  # the usual step
     late_steps: list[tuple[int, int, float]] = []  # step, rank, lateness
-    reason: str | None = None  # why undetermined
+    reason: str | None = None  # why undetermined, or why none although a rank comes last
 
 
 def judge(
@@ -85,7 +86,7 @@ def judge(
     if found.rank is not None and calls is None:
         found = _at_least(found, window)
     if found.verdict == "rotating":
-        found = _in_turn(found, window, limits)
+        found = _in_turn(found, window, stands_still(window, late, limits))
     numbered = [(window.steps[step], window.ranks[rank], lateness) for step, rank, lateness in found.late_steps]
     found = msgspec.structs.replace(found, window=name, late_steps=numbered, step_ns=usual)
     if found.rank is None:
@@ -146,14 +147,14 @@ def _gain(window: Window, plain: Window, late_ns: Column, at: int, why: Why, pac
     return max(0.0, gain)
 
 
-def _in_turn(found: JobVerdict, window: Window, limits: Limits) -> JobVerdict:
-    """Return the verdict that no rank is late if devices stand still in turn, and no host is slower then."""
-    late = [item for item in found.late_steps if not stands_still(window, item[1], item[0], item[2], limits)]
+def _in_turn(found: JobVerdict, window: Window, stands: NDArray[np.bool_]) -> JobVerdict:
+    """Return the verdict that no rank is late if devices only stand still in turn; `stands` is ranks x steps."""
+    late = [step for step, rank, _ in found.late_steps if not stands[rank, step]]
     if 2 * len(late) > len(window.steps):
         return found
     reason = (
-        f"in turn the ranks come {(found.lateness_ns or 0.0) * 1e-6:.2f} ms after the others, but in most of these "
-        "steps no host takes longer by that much; if the hosts or loaders bind a job, one rank always comes last"
+        f"the ranks take turns at coming {(found.lateness_ns or 0.0) * 1e-6:.2f} ms after the others, but in most of "
+        "these steps no host takes that much longer; if the hosts or loaders bind a job, one rank always comes last"
     )
     return msgspec.structs.replace(found, verdict="none", lateness_ns=None, steps_late=0, late_steps=[], reason=reason)
 

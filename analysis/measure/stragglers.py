@@ -27,8 +27,8 @@ _COLUMNS = {"compute": "compute_ns", "data": "data_stall_ns", "host": "host_gap_
 VerdictName = Literal["none", "persistent", "intermittent", "rotating", "undetermined"]
 UNEXPLAINED = "unexplained"
 SAME_WAIT = (
-    "the device of rank {} stands still for its loader, but its host does not wait longer than the others' by as much: "
-    "if the loaders of all ranks set the pace, the fastest runs ahead, and one rank always comes last"
+    "the device of rank {} stands still for its loader, but this loader does not take that much longer than the "
+    "others': if the loaders of all ranks set the pace, the fastest runs ahead, and one rank always comes last"
 )
 NO_COLLECTIVE = "the ranks share no collective, so none waits for another"
 

@@ -5,7 +5,6 @@ No host waits for another one, so one of them runs ahead. Its device waits 25 to
 """
 
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,12 @@ import pytest
 
 from rankscope.analysis import load, summarise
 
-DATA = Path(__file__).parents[2] / "data" / "two_gpus"
+from .archives import unpack
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("paced_by_loaders")
-    with tarfile.open(DATA / "paced_by_loaders.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpack("two_gpus/paced_by_loaders", tmp_path_factory.mktemp("paced_by_loaders"))
 
 
 @pytest.mark.parametrize("job", ["slow_loader", "mlp"])

@@ -4,7 +4,6 @@ Recorded by `benchmarks/evidence.py --only scenarios`; without operators, so tha
 median plain step with the fault minus that with the fix, each of another run.
 """
 
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,14 @@ import pytest
 from rankscope.analysis import load
 from rankscope.analysis.commands.whatif import main
 
-DATA = Path(__file__).parents[2] / "data" / "two_gpus"
+from .archives import unpack
+
 SAVED = {"pageable_copies": ("copy_bound", 15.55), "synchronize": ("sync_in_loop", 3.31)}
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("promised")
-    with tarfile.open(DATA / "promised.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
+    return unpack("two_gpus/promised", tmp_path_factory.mktemp("promised"))
 
 
 @pytest.mark.parametrize("job", SAVED)

@@ -3,7 +3,6 @@
 import gzip
 import json
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +14,19 @@ from rankscope.analysis.core.limits import Limits
 from rankscope.analysis.job.late_rank import JobVerdict, over_run
 from rankscope.analysis.job.timed_calls import RankCalls, match
 
+from .archives import unpack
+
 DATA = Path(__file__).parents[2] / "data" / "unprofiled"
-
-
-def unpacked(name: str, factory: pytest.TempPathFactory) -> Path:
-    folder = factory.mktemp(name)
-    with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return folder
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked("two_h200", tmp_path_factory)
+    return unpack("unprofiled/two_h200", tmp_path_factory.mktemp("two_h200"))
 
 
 @pytest.fixture(scope="module")
 def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked("two_h200_in_turn", tmp_path_factory)
+    return unpack("unprofiled/two_h200_in_turn", tmp_path_factory.mktemp("two_h200_in_turn"))
 
 
 # The mean plain step of the clean job, in the same processes, was 36.30 (gpu_bound) and 24.79 ms (host_bound).
@@ -75,7 +69,7 @@ def test_a_gain_is_what_the_step_loses_against_clean_steps_in_turn(
 
 @pytest.fixture(scope="module")
 def host_bound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return unpacked("two_h200_host_bound", tmp_path_factory)
+    return unpack("unprofiled/two_h200_host_bound", tmp_path_factory.mktemp("two_h200_host_bound"))
 
 
 @pytest.mark.parametrize(("case", "rank", "cause", "part"), [

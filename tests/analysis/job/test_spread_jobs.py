@@ -6,7 +6,6 @@ Their ranks wait for each other in the forward pass too. The traces are without 
 import gzip
 import json
 import shutil
-import tarfile
 from collections import Counter, defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,17 +25,15 @@ from rankscope.analysis.job.window import Window
 from rankscope.analysis.replay.predict import predict
 from rankscope.analysis.verify.without_profiler import _held
 
-DATA = Path(__file__).parents[2] / "data" / "two_gpus"
+from .archives import unpack
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The jobs; those of larger batches, which the GPUs set the pace of, in a folder of their own."""
     folder = tmp_path_factory.mktemp("spread")
-    for name, target in (("spread", folder), ("paced_by_gpus", folder / "paced_by_gpus")):
-        with tarfile.open(DATA / f"{name}.tar.xz") as archive:
-            archive.extractall(target, filter="data")
-    return folder
+    unpack("two_gpus/paced_by_gpus", folder / "paced_by_gpus")
+    return unpack("two_gpus/spread", folder)
 
 
 # The median plain step with the fault and, in another run, without:
