@@ -54,11 +54,12 @@ from rankscope.launch.configure.compose import compose
 HERE = Path(__file__).absolute().parent
 RANKSCOPE = [sys.executable, "-m", "rankscope.conf.cli"]
 GPT = ["model=gpt", "model.size=medium", "precision=tf32"]
-MLP = ["model=mlp", "model.size=medium", "precision=tf32"]
-JOBS = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (1024, 2048, 4096))}  # of the scaling sweep, with their batches
+MLP = ["model=mlp", "model.size=xl", "precision=fp32"]  # so that the loader does not set the pace
+JOBS = {"gpt": (GPT, (8, 16, 32)), "mlp": (MLP, (256, 512, 1024))}  # of the scaling sweep, with their batches
 BASE = ["model.size=small", "precision=tf32", "batch_size=24"]  # a step of 32 ms on an H100, twice what its host needs
 LARGER = ["comm_bound:model.size=large", "one_bucket:model.name=gpt", "one_bucket:model.size=medium"]
-COSTLY = ["item_in_loop:batch_size=32", "late_once:scenario.ms=200"]  # the fault costs more than 2 % of the job
+# These faults cost more than 2 % of the job.
+COSTLY = ["item_in_loop:model.size=medium", "item_in_loop:batch_size=12", "late_once:scenario.ms=200"]
 SPREAD = ("experts", "uneven_experts", "fsdp_kernels", "fsdp_copy_engines")  # of benchmarks/spread.py
 SHORT = ["steps=50", "seconds=2"]  # then no window lasts much longer than 3 s
 EXAMPLE = ["steps=20", "timed_steps=10", "seconds=0"]  # all windows fit into the 60 steps that most of them make

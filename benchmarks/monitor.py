@@ -126,9 +126,10 @@ class Trial:
 def verdict(found: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
     """Return the planted fault, the events, and whether they are right."""
     planted = None if options.fault == "none" else found["steps"] // 2
-    late = next((event for event in found["events"] if event["event"] == "late_rank"), None)
     early = [event for event in found["events"] if planted is None or event["step"] < planted]
-    result = found | {"fault": options.fault, "planted_step": planted, "false_alarms": len(early), "window": None}
+    later = found["events"][len(early) :]
+    late = next((event for event in later if event["event"] == "late_rank"), None)
+    result = found | {"fault": options.fault, "planted_step": planted, "early_events": len(early), "window": None}
     if planted is None:
         return result | {"ok": not found["events"]}
     window = None if late is None else first_window(Path(found["folder"]), late["step"])

@@ -89,10 +89,11 @@ class LateRank:
                 self._spell.add(step, excess)
         return [] if len(self._steps) < JUDGED else self._judge(first + len(parts) - 1)
 
-    def reset(self) -> None:
-        """Forget the steps so far, so that later steps are not compared with them."""
+    def interrupt(self) -> None:
+        """Compare no later step with those so far, because a profiler came between; a proven spell goes on."""
         self._steps.clear()
-        self._spell = None
+        if self._spell is not None and not self._spell.is_proven:
+            self._spell = None
 
     def _judge(self, now: int) -> list[Event]:
         steps = list(self._steps)

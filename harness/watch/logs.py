@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.conf.contract import RANGE_COLUMNS, StepRow
+from rankscope.conf.contract import StepRow
 from rankscope.harness.watch.exact_tests import Values
 from rankscope.harness.watch.log_limit import LogLimit
 from rankscope.harness.watch.options import Options
-from rankscope.harness.watch.parts import PARTS, step_ns
+from rankscope.harness.watch.parts import PARTS, TIMES, step_ns
 from rankscope.harness.watch.sinks.sink import Sink
 
 _WRITTEN = {
@@ -89,9 +89,7 @@ class EventLog:
 def line_of(row: StepRow, samples: int | None, traced: bool) -> dict[str, Any]:
     """Return what is written of a step (ms); null for a range that the step did not have."""
     line = {"step": row["step"], "start_ns": row["start_ns"], "step_ms": step_ns(row) * 1e-6}
-    line |= {
-        f"{name}_ms": None if row[column] is None else row[column] * 1e-6 for name, column in RANGE_COLUMNS.items()
-    }
+    line |= {name: None if row[column] is None else row[column] * 1e-6 for name, column in TIMES.items()}
     return line | {
         "host_ms": row["launch_ns"] * 1e-6,
         "host_ahead": row["host_ahead"],

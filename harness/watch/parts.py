@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.conf.contract import BACKWARD_COMPUTE, HOST_RANGE_COLUMNS, RANGE_COLUMNS, StepRow
+from rankscope.conf.contract import BACKWARD_COMPUTE, HOST_RANGE_COLUMNS, RANGE_COLUMNS, StepColumn, StepRow
 from rankscope.conf.others import median_of_others
 from rankscope.harness.watch.exact_tests import Values
 
@@ -14,6 +14,11 @@ PARTS = (
     "step", "data", "copy", "forward", "backward", "optimizer", "backward compute", "host", "launch", "launch forward",
     "lead",
 )  # fmt: skip
+# What the parts are made of, by the name that the Monitor's files have for it (ms).
+TIMES: dict[str, StepColumn] = {
+    f"{column.removesuffix('_ns')}_ms": column
+    for column in (*RANGE_COLUMNS.values(), BACKWARD_COMPUTE, *HOST_RANGE_COLUMNS.values())
+}
 CAUSES = ("data", "copy", "compute", "host")
 _DATA, _COMPUTE, _HOST = (CAUSES.index(cause) for cause in ("data", "compute", "host"))
 _TWO_THIRDS = 2 / 3

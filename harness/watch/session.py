@@ -127,8 +127,8 @@ class Session:
         if first < self._options.warmup:
             return
         if self._windows.disturbs(first, last):
-            self._late.reset()
-            self._speed.reset()
+            self._late.interrupt()
+            self._speed.interrupt()
             return
         found = self._late.add(first, block) + self._speed.add(first, np.median(block[:, :, 0], axis=1))
         for event in found:

@@ -45,10 +45,14 @@ class Speed:
         self._swings = Swings()
         self._reported: tuple[float, int] | None = None  # the median before a reported change, and when it began
         self._last: deque[tuple[int, float]] = deque(maxlen=REFERENCE + SPEED + LONGEST)
-        self.reset()
+        self._forget()
 
-    def reset(self) -> None:
-        """Forget the steps so far, so that later steps are not compared with them."""
+    def interrupt(self) -> None:
+        """Compare no later step with those so far, because a profiler came between; a proven change goes on."""
+        if not any(comparison.change is not None and comparison.change.is_proven for comparison in self._comparisons):
+            self._forget()
+
+    def _forget(self) -> None:
         self._last.clear()
         self._comparisons = (_Comparison(moves=True), _Comparison(moves=False))
 
@@ -69,7 +73,7 @@ class Speed:
                 comparison.reference = values[-SPEED - REFERENCE : -SPEED]
             event = self._judge(comparison.reference, recent, comparison)
             if event is not None:
-                self.reset()
+                self._forget()
                 return [event]
         return []
 

@@ -18,7 +18,7 @@ from rankscope.conf.monitor_dir import MonitorDir
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.watch.logs import EventLog, RankLog, StepLog
 from rankscope.harness.watch.options import Options
-from rankscope.harness.watch.parts import PARTS
+from rankscope.harness.watch.parts import PARTS, TIMES
 from rankscope.harness.watch.sinks.formats import open_sinks
 from rankscope.harness.watch.sinks.guarded import Background, Guarded
 from rankscope.harness.watch.sinks.rank_metrics import by_rank, late_rank, of_rank_0
@@ -57,7 +57,7 @@ def options(tmp_path: Path, **changes: Any) -> Options:
 
 
 def row(step: int) -> Any:
-    times = dict.fromkeys(("data_wait_ns", "h2d_ns", "forward_ns", "backward_ns", "optimizer_ns", "launch_ns"), 1000)
+    times = dict.fromkeys([*TIMES.values(), "launch_ns"], 1000)
     return {"step": step, "start_ns": step, "host_ns": 5_000_000, "device_ns": None, **times} | {
         "memory_peak_bytes": None,
         "first_of_epoch": False,

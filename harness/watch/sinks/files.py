@@ -14,15 +14,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.json
 
-from rankscope.conf.contract import RANGES
 from rankscope.conf.files import write_parquet
 from rankscope.conf.monitor_dir import MonitorDir, MonitorRankDir
+from rankscope.harness.watch.parts import TIMES
 
 SCHEMA = pa.schema(
     [
         ("step", pa.int64()),
         ("start_ns", pa.int64()),
-        *((f"{name}_ms", pa.float64()) for name in ("step", *RANGES)),
+        *((name, pa.float64()) for name in ("step_ms", *TIMES)),
         ("host_ms", pa.float64()),
         ("samples", pa.int64()),
         ("memory_peak_bytes", pa.int64()),
