@@ -64,7 +64,7 @@ KEY_HELP = {
     "optimizer.weight_decay": "weight decay",
     "profile.wait": "steps before torch.profiler or nsys starts, in a start of its own",
     "profile.warmup": "steps in which the profiler runs and its records are dropped",
-    "profile.active": "steps that the profiler records",
+    "profile.active": "steps that the profiler records and the analysis counts",
     "profile.repeat": "how often wait, warmup and active are repeated",
     "profile.record_shapes": "record the shapes of operators' inputs",
     "profile.profile_memory": "record every allocation",

@@ -38,11 +38,11 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
         details = {"steps": [step], "ranks": list(partial[step]), "reasons": reasons}
         notices.append(Notice(kind="partial_step", message=text, details=details))
     kept = sorted(common - set(partial))
-    late = _late_start(ranks, steps, kept)
-    if late is not None:
-        text = f"step {late}: first of the capture, its collectives wait for profilers that started late; left out"
-        notices.append(Notice(kind="capture_start", level="info", message=text, details={"steps": [late]}))
-        kept = kept[1:]
+    disturbed, why = _disturbed_by_start(ranks, steps, kept)
+    if disturbed:
+        text = f"step {_list(disturbed)}: first of the window, {why}; left out"
+        notices.append(Notice(kind="capture_start", level="info", message=text, details={"steps": disturbed}))
+        kept = [step for step in kept if step not in disturbed]
     warm_up = _warm_up(ranks, steps, kept)
     if warm_up:
         text = f"step {_list(warm_up)}: warm-up (different collectives from later steps, and slower); left out"
@@ -126,26 +126,38 @@ def judged(analysed: list[int], steps: Table, together_ns: float) -> list[int]:
     The first step of a window is not judged, because its first collective shows when each rank's profiler started. If
     the window has only one step, it is judged if every rank began it within `together_ns`.
     """
-    recorded = set(steps["step"].tolist())
-    rest = [step for step in analysed if step - 1 in recorded]
+    rest = _later_in_window(analysed, steps)
     if rest or not analysed:
         return rest
     begin = steps["host_start_ns"][steps["step"] == analysed[0]]
     return analysed[:1] if begin.max() - begin.min() < together_ns else []
 
 
-def _late_start(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> int | None:
-    """Return the first step of an Nsight Systems capture if it was held up on some rank, otherwise None.
+def _disturbed_by_start(ranks: Sequence[RankData], steps: Table, kept: list[int]) -> tuple[list[int], str]:
+    """Return the steps that are unlike the others of their window because it opened there, and why.
 
-    Observed: 106 ms and 138 ms in the first all-reduce, until the last rank had opened its capture range.
+    The harness lets the device finish before it starts torch.profiler, so a host that leads has to begin anew. Observed
+    on H200s: a step of 127 ms instead of 95, with 31 ms of data stall that no other step has. A capture of Nsight
+    Systems is held up only sometimes. Observed: 106 ms and 138 ms in the first all-reduce, until the last rank had
+    opened its range.
     """
+    if all(data.source == "kineto" and data.host_id is not None for data in ranks):
+        later = _later_in_window(kept, steps)
+        disturbed = [step for step in kept if step not in later] if later else []
+        return disturbed, "before it the device finished all work, so that the profiler could start"
     if ranks[0].source != "nsys" or not ranks[0].sees_communication or len(kept) < 3:
-        return None
+        return [], ""
     for data in ranks:
         own = steps.take((steps["rank"] == data.rank) & np.isin(steps["step"], kept)).sort("step")
         if len(own) and own["step_ns"][0] > _HELD_UP * float(np.median(own["step_ns"][1:])):
-            return kept[0]
-    return None
+            return kept[:1], "its collectives wait for profilers that started late"
+    return [], ""
+
+
+def _later_in_window(numbers: Sequence[int], steps: Table) -> list[int]:
+    """Return the steps that are not the first of a window: the step before is recorded."""
+    recorded = set(steps["step"].tolist())
+    return [step for step in numbers if step - 1 in recorded]
 
 
 def _warm_up(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> list[int]:

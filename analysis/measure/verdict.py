@@ -101,7 +101,8 @@ def _beyond_chance(verdict: Verdict, steps: Table, world_size: int, limits: Limi
     judged = verdict.steps_judged
     times = np.array([np.median(steps["step_ns"][steps["step"] == step]) for step in numbers.tolist()])
     amounts = np.array([item.lateness_ns for item in named], float)
-    if judged < _FEW_STEPS:
+    least_chance = world_size * binomial_tail(judged, judged, 1 / world_size)  # of a rank that is late in each step
+    if judged < _FEW_STEPS or least_chance > limits.chance:
         if 1 < judged == len(named) and amounts.min() > _APART * np.ptp(times):
             return verdict
         return Verdict(verdict="undetermined", steps_judged=judged, reason=_CHANCE.format(judged))

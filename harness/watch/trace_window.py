@@ -15,7 +15,7 @@ from rankscope.harness.record.torch_profiler import StepProfiler
 from rankscope.harness.script import run as script
 from rankscope.harness.watch.late_rank import REFERENCE
 
-WARMUP = 2  # steps between the start of the profiler and the first step that is kept
+WARMUP = 2  # steps before the first one that counts; the last of them is recorded (harness/record/schedule.py)
 
 
 class Windows:
@@ -93,7 +93,7 @@ class TraceWindow:
         self._info = info | {"first_step": first}
         self._info["clock_probes"] = self._probe("before")
         self._profiler = StepProfiler(
-            ProfileConfig(wait=0, warmup=WARMUP, active=steps),
+            ProfileConfig(wait=0, warmup=WARMUP - 1, active=steps + 1),
             context,
             self._rank_dir,
             {"rankscope_rank": context.rank, "rankscope_host": context.host, "rankscope_boot_id": context.boot_id},

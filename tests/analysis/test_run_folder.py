@@ -27,7 +27,7 @@ def test_breakdown_sums_to_the_step(name: str) -> None:
     table = load(RUNS / name).steps()
     parts = ["compute_ns", "exposed_transfer_ns", "exposed_wait_ns", "copy_ns", "data_stall_ns", "host_gap_ns"]
     assert (table[parts].sum(axis=1) == table["step_ns"]).all()
-    assert table["analysed"].all() and len(table) == 8
+    assert len(table) == 8 and set(table["step"][~table["analysed"]]) == {table["step"].min()}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,7 +18,7 @@ from rankscope.harness.faults.planted import Faults, InjectedFault
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.progress import reporting
 from rankscope.harness.record.ranges import Ranges
-from rankscope.harness.record.schedule import plans
+from rankscope.harness.record.schedule import Plan, plans
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.turn import Turn
 from rankscope.harness.reference import datasets_on_disk
@@ -62,13 +62,19 @@ def test_windows_of_one_process_warm_up_once(tmp_path: Path) -> None:
     profile = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2, "with_stack": True}
     config = config_of(steps=2, warmup_steps=1, timed_steps=3, profile=profile)
 
+    def of(*names: str) -> list[Plan]:
+        return plans(config, RunDir(tmp_path), names)
+
     def phases(*names: str) -> list[list[str]]:
-        return [list(plan.phases) for plan in plans(config, RunDir(tmp_path), names)]
+        return [list(plan.phases) for plan in of(*names)]
 
     assert phases("plain") == [["warmup", "measured", "measured"]]
-    assert phases("torch") == [["wait", "warmup", "active", "active"] * 2]
+    assert phases("torch") == [["warmup", "warmup", "active", "active"] * 2], "the second one is recorded, too"
     together = phases("plain", "timed", "torch", "detail")
-    assert together[1:] == [["warmup"] * 2 + ["measured"] * 3, *[["warmup", "active", "active"] * 2] * 2]
+    torch, detail = [*["warmup"] * 2, "active", "active"] * 2, ["warmup", "active", "active"] * 2
+    assert together[1:] == [["warmup"] * 2 + ["measured"] * 3, torch, detail]
+    recorded = {name: plan.profile.active for name in ("torch", "light", "detail") for plan in of(name)}
+    assert recorded == {"torch": 3, "light": 3, "detail": 2}
     options = [plan.profile for plan in plans(config, RunDir(tmp_path), ["torch", "detail"])]
     assert [(item.record_shapes, item.with_stack) for item in options] == [(False, True), (True, True)]
 

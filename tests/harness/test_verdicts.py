@@ -251,7 +251,7 @@ def test_a_fault_is_found_although_the_pace_wanders() -> None:
 
 
 def test_a_fault_is_found_although_a_window_opens_meanwhile() -> None:
-    """10 ms on rank 1 from step 1300 on. A window opens at step 1454, before the longer step is known to be no swing."""
+    """10 ms on rank 1 from step 1300 on. A window opens at step 1454, before the change of speed is news."""
     found = [event for event in judged("compute_later") if event.step >= 1300]
     (named,) = [event for event in found if event.event == "late_rank"]
     assert (named.rank, named.cause) == (1, "compute") and abs(named.since - 1300) <= JUDGED

@@ -22,7 +22,8 @@ class _Rank:
 def simulate(stages: list[int], micro_batches: int, folder: Path, steps: int = 4) -> list[float]:
     """Write a trace per rank. `stages`: ns of each stage's forward of a micro-batch; backward takes twice as long.
 
-    Returns each rank's bubble per step (ns): the waiting for messages, which take no time themselves.
+    Returns each rank's bubble per step (ns): the waiting for messages, which take no time themselves. The first step
+    is not counted, because the window opens there.
     """
     ranks = [_Rank(rank) for rank in range(len(stages))]
     bubbles = [0.0] * len(stages)
@@ -36,7 +37,7 @@ def simulate(stages: list[int], micro_batches: int, folder: Path, steps: int = 4
                 if 0 <= came_from < len(ranks):
                     ready = max(rank.now, sent[came_from, batch])
                     _message(rank, "recv", rank.now, ready + 1000, came_from)
-                    bubbles[rank.rank] += ready - rank.now
+                    bubbles[rank.rank] += ready - rank.now if step > _FIRST else 0
                     rank.now = ready + 1000
                 took = stages[rank.rank] * (1 if forward else 2)
                 rank.event("cpu_op", f"aten::stage_{forward}_{number}", rank.now, rank.now + took)
@@ -59,7 +60,7 @@ def simulate(stages: list[int], micro_batches: int, folder: Path, steps: int = 4
             "traceEvents": rank.events,
         }
         (folder / f"rank{rank.rank}.json").write_text(json.dumps(document))
-    return [bubble / steps for bubble in bubbles]
+    return [bubble / (steps - 1) for bubble in bubbles]
 
 
 def _message(rank: _Rank, kind: str, start: int, end: int, peer: int) -> None:
