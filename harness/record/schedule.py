@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from rankscope.conf.contract import COUNTED, TORCH_PASSES, PassName, Phase
 from rankscope.conf.files import read_json
 from rankscope.conf.run_dir import RunDir
@@ -10,6 +12,7 @@ from rankscope.conf.schema import RunConfig
 from rankscope.conf.sections import ProfileConfig
 
 _DETAILED = 2  # steps: none of its times counts, and torch sums up its events in the user's process
+_DETAILS = ("record_shapes", "profile_memory", "with_flops")
 _SETTLE = 2  # steps between two windows of one process that belong to neither
 
 
@@ -37,10 +40,9 @@ def plans(config: RunConfig, run_dir: RunDir, names: Sequence[str], total: int |
     for place, name in enumerate(names):
         kind = run_dir.for_pass(name).kind
         schedule = _schedule(config, kind, first=place == 0, total=total)
-        led = _with_lead_in(schedule) if kind in ("torch", "light") else schedule
-        leads = led != schedule and (total is None or _steps_of(led) <= total)
-        schedule = led if leads else schedule
-        profile = _profile(config, kind, schedule, alone="detail" not in config.passes)
+        led = _with_lead_in(schedule)
+        leads = kind in ("torch", "light") and (total is None or led.steps <= total)
+        profile = _profile(config, kind, led if leads else schedule)
         phases = _phases(config, kind, profile, first=place == 0, leads=leads)
         found.append(Plan(name=name, kind=kind, phases=phases, profile=profile))
     return found
@@ -68,34 +70,34 @@ def _phases(config: RunConfig, kind: PassName, profile: ProfileConfig, *, first:
     return cycle * (profile.repeat if kind in TORCH_PASSES else 1)  # nsys captures one window only
 
 
-def _with_lead_in(schedule: dict[str, int]) -> dict[str, int]:
+def _schedule(config: RunConfig, kind: PassName, *, first: bool, total: int | None) -> ProfileConfig:
+    """Return in which steps of a window the profiler waits, warms up and records."""
+    asked = config.profile
+    wait, warmup = (asked.wait, asked.warmup) if first else (0, max(1, asked.warmup))
+    found = ProfileConfig(wait=wait, warmup=warmup, active=asked.active, repeat=asked.repeat)
+    if total is not None and found.steps > total:
+        active = max(1, min(asked.active, total // 2))
+        warmup = min(warmup, max(0, total - active - 1))
+        found = ProfileConfig(wait=max(0, total - active - warmup - 1), warmup=warmup, active=active)
+    return replace(found, active=min(found.active, _DETAILED)) if kind == "detail" else found
+
+
+def _with_lead_in(schedule: ProfileConfig) -> ProfileConfig:
     """Record one more step, if possible instead of a step to wait or of warm-up.
 
     Before a window opens the device finishes all work. So in its first step a host that leads has to begin anew, and
     this step is unlike the others: the analysis leaves it out.
     """
-    wait, warmup = schedule["wait"], schedule["warmup"]
-    spared = {"wait": wait - 1} if wait else {"warmup": warmup - 1} if warmup > 1 else {}
-    return schedule | spared | {"active": schedule["active"] + 1}
+    wait, warmup = schedule.wait, schedule.warmup
+    if wait:
+        wait -= 1
+    elif warmup > 1:
+        warmup -= 1
+    return replace(schedule, wait=wait, warmup=warmup, active=schedule.active + 1)
 
 
-def _schedule(config: RunConfig, kind: PassName, *, first: bool, total: int | None) -> dict[str, int]:
-    """Return which steps of a window the profiler waits for, warms up in, and records."""
-    asked = config.profile
-    schedule = {name: getattr(asked, name) for name in ("wait", "warmup", "active", "repeat")}
-    if not first:
-        schedule |= {"wait": 0, "warmup": max(1, asked.warmup)}
-    if total is not None and _steps_of(schedule) > total:
-        active = max(1, min(schedule["active"], total // 2))
-        warmup = min(schedule["warmup"], max(0, total - active - 1))
-        schedule = {"wait": max(0, total - active - warmup - 1), "warmup": warmup, "active": active, "repeat": 1}
-    if kind == "detail":
-        schedule["active"] = min(schedule["active"], _DETAILED)
-    return schedule
-
-
-def _profile(config: RunConfig, kind: PassName, schedule: dict[str, int], *, alone: bool) -> ProfileConfig:
-    """Return what the profiler of a window records.
+def _profile(config: RunConfig, kind: PassName, schedule: ProfileConfig) -> ProfileConfig:
+    """Return what the profiler of a window records, and when.
 
     The torch window records times only, because shapes, memory and FLOPs cost as much again; `detail` records those.
     Python stacks are in both if they are asked for: findings name the user's function from the torch window.
@@ -103,18 +105,14 @@ def _profile(config: RunConfig, kind: PassName, schedule: dict[str, int], *, alo
     """
     asked = config.profile
     if kind == "light":
-        return ProfileConfig(device_only=True, **schedule)
+        return replace(schedule, device_only=True)
+    options = {name: True for name in _DETAILS}
     if kind == "detail":
-        options = {name: True for name in ("record_shapes", "profile_memory", "with_flops")}
-        return ProfileConfig(with_stack=asked.with_stack, modules=asked.modules, **options, **schedule)
-    if kind == "torch" and not alone:
-        return ProfileConfig(device_only=asked.device_only, with_stack=asked.with_stack, **schedule)
-    options = {name: getattr(asked, name) for name in ("record_shapes", "profile_memory", "with_stack", "with_flops")}
-    return ProfileConfig(device_only=asked.device_only, modules=asked.modules, **options, **schedule)
-
-
-def _steps_of(schedule: dict[str, int]) -> int:
-    return (schedule["wait"] + schedule["warmup"] + schedule["active"]) * schedule["repeat"]
+        return replace(schedule, with_stack=asked.with_stack, modules=asked.modules, **options)
+    if kind == "torch" and "detail" in config.passes:
+        return replace(schedule, device_only=asked.device_only, with_stack=asked.with_stack)
+    options = {name: getattr(asked, name) for name in (*_DETAILS, "with_stack", "device_only", "modules")}
+    return replace(schedule, **options)
 
 
 def _repeat(phase: Phase, count: int) -> list[Phase]:

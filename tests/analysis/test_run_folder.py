@@ -4,11 +4,14 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pandas as pd
 import pytest
 
 from rankscope.analysis import load, summarise
 from rankscope.analysis.core.notices import AnalysisError
+from rankscope.analysis.measure import step_choice
 from rankscope.analysis.measure.recording import STEP_COLUMNS
 from rankscope.analysis.read.pass_steps import read_steps
 from rankscope.analysis.show.markdown import report
@@ -127,3 +130,21 @@ def test_a_time_that_cannot_be_is_null(tmp_path: Path) -> None:
     table["device_ns"] = [-(2**63), 2**63 - 1, *table["device_ns"][2:]]
     table.to_parquet(path)
     assert read_steps(run_dir.for_pass("plain").rank(1))["device_ns"].to_pylist()[:2] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "analysed"),
+    [([5, 6, 7, 8], [6, 7, 8]), ([5, 6, 9, 10], [6, 10]), ([5, 7, 9, 11], [5, 7, 9, 11])],
+    ids=["one window", "two windows", "only first steps"],
+)
+def test_the_first_step_of_each_window_is_left_out(numbers: list[int], analysed: list[int]) -> None:
+    recorded = load(RUNS / "resnet_w2")
+    steps = recorded.step_table
+    old = np.unique(steps["step"])
+    ranks = [
+        msgspec.structs.replace(data, steps=data.steps.with_columns(step=np.array(numbers))) for data in recorded.ranks
+    ]
+    table = steps.with_columns(step=np.array(numbers)[np.searchsorted(old, steps["step"])])
+    found, notices = step_choice.choose(ranks, table)
+    assert found == analysed
+    assert [notice.details["steps"] for notice in notices] == [sorted({*numbers} - {*analysed})] * (found != numbers)

@@ -130,3 +130,11 @@ def test_ranks_on_a_cpu_are_late_only_beyond_chance() -> None:
     assert on_cpu([50], [70]).verdict == "undetermined"
     assert on_cpu([4] * 12, [20, 21, 22] * 4).verdict == "persistent"
     assert on_cpu([4] * 12, [10, 20, 30] * 4).verdict == "none"  # steps vary by more than that
+
+
+@pytest.mark.parametrize("count", [3, 7, 8, 9, 10, 30])
+def test_a_rank_that_is_late_in_each_step_by_much_is_never_called_punctual(count: int) -> None:
+    """Two ranks: even 9 of 9 steps happen by chance too often for the test, so fewer steps need another rule."""
+    steps = [70 + step % 2 for step in range(count)]
+    assert on_cpu([50] * count, steps).verdict == "persistent"
+    assert on_cpu([2] * count, steps).verdict == ("undetermined" if count < 10 else "persistent")
