@@ -13,6 +13,10 @@ from rankscope.conf.sections import ProfileConfig
 
 _DETAILED = 2  # steps: none of its times counts, and torch sums up its events in the user's process
 _DETAILS = ("record_shapes", "profile_memory", "with_flops")
+# Steps that are recorded before those that count. Before a window opens the device finishes all work. So in its first
+# step a host that leads has to begin anew, and this step is unlike the others: the analysis leaves it out if there is
+# another one.
+_LEAD_IN = 1
 _SETTLE = 2  # steps between two windows of one process that belong to neither
 
 
@@ -40,11 +44,10 @@ def plans(config: RunConfig, run_dir: RunDir, names: Sequence[str], total: int |
     for place, name in enumerate(names):
         kind = run_dir.for_pass(name).kind
         schedule = _schedule(config, kind, first=place == 0, total=total)
-        led = _with_lead_in(schedule)
-        leads = kind in ("torch", "light") and (total is None or led.steps <= total)
+        led = replace(schedule, active=schedule.active + _LEAD_IN)
+        leads = kind in ("torch", "light") and (total is None or led.steps < total)
         profile = _profile(config, kind, led if leads else schedule)
-        phases = _phases(config, kind, profile, first=place == 0, leads=leads)
-        found.append(Plan(name=name, kind=kind, phases=phases, profile=profile))
+        found.append(Plan(name=name, kind=kind, phases=_phases(config, kind, profile, place == 0), profile=profile))
     return found
 
 
@@ -60,13 +63,12 @@ def known_steps(run_dir: RunDir) -> int | None:
     return min(known, default=None)
 
 
-def _phases(config: RunConfig, kind: PassName, profile: ProfileConfig, *, first: bool, leads: bool) -> list[Phase]:
+def _phases(config: RunConfig, kind: PassName, profile: ProfileConfig, first: bool) -> list[Phase]:
     if kind in ("plain", "timed"):
         warmup = config.warmup_steps if first else _SETTLE
         measured = config.steps if kind == "plain" else config.timed_steps
         return [*_repeat("warmup", warmup), *_repeat("measured", measured)]
-    warmup, active = profile.warmup + leads, profile.active - leads
-    cycle = [*_repeat("wait", profile.wait), *_repeat("warmup", warmup), *_repeat("active", active)]
+    cycle = [*_repeat("wait", profile.wait), *_repeat("warmup", profile.warmup), *_repeat("active", profile.active)]
     return cycle * (profile.repeat if kind in TORCH_PASSES else 1)  # nsys captures one window only
 
 
@@ -80,20 +82,6 @@ def _schedule(config: RunConfig, kind: PassName, *, first: bool, total: int | No
         warmup = min(warmup, max(0, total - active - 1))
         found = ProfileConfig(wait=max(0, total - active - warmup - 1), warmup=warmup, active=active)
     return replace(found, active=min(found.active, _DETAILED)) if kind == "detail" else found
-
-
-def _with_lead_in(schedule: ProfileConfig) -> ProfileConfig:
-    """Record one more step, if possible instead of a step to wait or of warm-up.
-
-    Before a window opens the device finishes all work. So in its first step a host that leads has to begin anew, and
-    this step is unlike the others: the analysis leaves it out.
-    """
-    wait, warmup = schedule.wait, schedule.warmup
-    if wait:
-        wait -= 1
-    elif warmup > 1:
-        warmup -= 1
-    return replace(schedule, wait=wait, warmup=warmup, active=schedule.active + 1)
 
 
 def _profile(config: RunConfig, kind: PassName, schedule: ProfileConfig) -> ProfileConfig:

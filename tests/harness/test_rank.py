@@ -28,7 +28,7 @@ QUICK = {
     "warmup_steps": 1,
     "log_every": 1,
     "threads": 1,
-    "profile": {"wait": 1, "warmup": 1, "active": 2},
+    "profile": {"wait": 0, "warmup": 1, "active": 2},
 }
 ALONE = {**QUICK, "ddp": {"enabled": False}}
 
@@ -100,7 +100,7 @@ def test_every_rank_says_who_it_was(run: RunDir) -> None:
 def test_steps_follow_each_other(run: RunDir) -> None:
     for name, phases in (
         ("plain", ["warmup", *["measured"] * 3]),
-        ("torch", ["warmup", "warmup", "active", "active"]),
+        ("torch", ["warmup", "active", "active", "active"]),
     ):
         for rank in run.for_pass(name).ranks():
             steps = table_of(rank.steps)
@@ -151,8 +151,8 @@ def test_the_window_holds_its_own_steps_with_all_their_ranges(run: RunDir) -> No
         trace = read_trace(rank)
         found = annotations(trace)
         steps = {event["name"]: event for event in found if event["name"].startswith("ProfilerStep#")}
-        active = table_of(rank.steps).query("phase == 'active'")["step"].tolist()
-        assert sorted(steps) == [f"ProfilerStep#{step}" for step in (active[0] - 1, *active)]
+        active = table_of(rank.steps).query("phase == 'active'")
+        assert sorted(steps) == [f"ProfilerStep#{step}" for step in active["step"]]
         for step in steps.values():
             inside = {e["name"] for e in found if step["ts"] <= e["ts"] < step["ts"] + step["dur"]}
             assert inside >= RANGES
