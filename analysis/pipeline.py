@@ -172,7 +172,8 @@ def _measure(
     tables = [measure_steps(item, measured.take(rows.get(item.rank, _NO_ROWS)), alignment) for item in complete or data]
     calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
-    chosen, notices = step_choice.choose(complete or data, steps)
+    chosen, notices = step_choice.choose(complete or data, steps, options.only_steps)
+    opening = [step for item in notices if item.kind == step_choice.CAPTURE_START for step in item.details["steps"]]
     if options.only_steps is not None:
         known = chosen
         chosen, more = step_choice.only(known, options.only_steps)
@@ -203,6 +204,7 @@ def _measure(
         step_table=steps,
         late_table=late,
         steps_analysed=chosen,
+        steps_opening=opening,
         steps_judged=judged,
         verdict=verdict,
         options=options,

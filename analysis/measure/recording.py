@@ -40,6 +40,7 @@ class Recording(msgspec.Struct, kw_only=True):
     options: Options = Options()
     run_dir: RunDir | None = None
     pass_name: str | None = None  # the pass of `run_dir` that was analysed
+    steps_opening: list[int] = []  # steps that are left out because a window opens there
     stretch: Table | None = None  # without steps: one row per rank for the whole window, as in `step_table`
     ceilings: Ceilings | None = None  # what the recording node can do, if it was measured
     size_stated: bool = True  # whether the recording says how many ranks there are; otherwise there may be more

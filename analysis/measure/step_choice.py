@@ -18,8 +18,16 @@ _AFTER_LOST = 1.5  # times the median of the rank's other complete steps
 _WARM_UP = 2.0  # times the median of the later steps
 
 
-def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Notice]]:
-    """Return the steps that are complete on every rank and not warm-up, and notices about the others."""
+CAPTURE_START = "capture_start"  # kind of the notice about steps that are left out because a window opens there
+
+
+def choose(
+    ranks: Sequence[RankData], steps: Table, bounds: tuple[int | None, int | None] | None = None
+) -> tuple[list[int], list[Notice]]:
+    """Return the steps that are complete on every rank and not warm-up, and notices about the others.
+
+    A step with which a window opens is left out if there is another one, within `bounds` if steps were asked for.
+    """
     notices: list[Notice] = []
     numbers = {data.rank: set(data.steps["step"].tolist()) for data in ranks}
     stepped = {rank: found for rank, found in numbers.items() if found}
@@ -38,10 +46,10 @@ def choose(ranks: Sequence[RankData], steps: Table) -> tuple[list[int], list[Not
         details = {"steps": [step], "ranks": list(partial[step]), "reasons": reasons}
         notices.append(Notice(kind="partial_step", message=text, details=details))
     kept = sorted(common - set(partial))
-    disturbed, why = _disturbed_by_start(ranks, steps, kept)
+    disturbed, why = _disturbed_by_start(ranks, steps, kept if bounds is None else only(kept, bounds)[0])
     if disturbed:
         text = f"step {_list(disturbed)}: first of the window, {why}; left out"
-        notices.append(Notice(kind="capture_start", level="info", message=text, details={"steps": disturbed}))
+        notices.append(Notice(kind=CAPTURE_START, level="info", message=text, details={"steps": disturbed}))
         kept = [step for step in kept if step not in disturbed]
     warm_up = _warm_up(ranks, steps, kept)
     if warm_up:
@@ -144,7 +152,7 @@ def _disturbed_by_start(ranks: Sequence[RankData], steps: Table, kept: list[int]
     if all(data.source == "kineto" and data.host_id is not None for data in ranks):
         later = _later_in_window(kept, steps)
         disturbed = [step for step in kept if step not in later] if later else []
-        return disturbed, "before it the device finished all work, so that the profiler could start"
+        return disturbed, "before it all work was finished, so that the profiler could start"
     if ranks[0].source != "nsys" or not ranks[0].sees_communication or len(kept) < 3:
         return [], ""
     for data in ranks:

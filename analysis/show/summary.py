@@ -156,8 +156,11 @@ def _hosts(analysis: Analysis) -> list[Json]:
 
 
 def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
-    """Group the calls by process group, kind and size; the largest total first."""
-    calls, by_host = analysis.calls, hosts.hosts_of(analysis.ranks)
+    """Group the calls by process group, kind and size; the largest total first. Those with which a window opens wait
+    for profilers, and do not count.
+    """
+    calls = analysis.calls.take(~np.isin(analysis.calls["step"], analysis.steps_opening))
+    by_host = hosts.hosts_of(analysis.ranks)
     keys = np.stack([calls["group_id"], calls["kind"], calls["bytes"]], axis=1).astype(np.int64)
     found, index = np.unique(keys, axis=0, return_inverse=True)
     places = group_by.positions(index.ravel())

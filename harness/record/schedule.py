@@ -45,7 +45,8 @@ def plans(config: RunConfig, run_dir: RunDir, names: Sequence[str], total: int |
         kind = run_dir.for_pass(name).kind
         schedule = _schedule(config, kind, first=place == 0, total=total)
         led = replace(schedule, active=schedule.active + _LEAD_IN)
-        leads = kind in ("torch", "light") and (total is None or led.steps < total)
+        apart = schedule.repeat == 1 or schedule.wait + schedule.warmup > 0  # otherwise one window seems to go on
+        leads = kind in ("torch", "light") and apart and (total is None or led.steps < total)
         profile = _profile(config, kind, led if leads else schedule)
         found.append(Plan(name=name, kind=kind, phases=_phases(config, kind, profile, place == 0), profile=profile))
     return found

@@ -24,6 +24,14 @@ class _Change:
 
 
 @dataclass(slots=True)
+class _Carried:
+    """What a change that was found before a window was like there."""
+
+    median: float
+    steps: int = 0  # since the window
+
+
+@dataclass(slots=True)
 class _Comparison:
     """The last steps compared with earlier ones: with the first, or if it `moves` with those just before."""
 
@@ -45,14 +53,24 @@ class Speed:
         self._swings = Swings()
         self._reported: tuple[float, int] | None = None  # the median before a reported change, and when it began
         self._last: deque[tuple[int, float]] = deque(maxlen=REFERENCE + SPEED + LONGEST)
+        self._carried: _Carried | None = None
+        self._comparisons: tuple[_Comparison, ...] = ()
         self._forget()
 
     def interrupt(self) -> None:
-        """Compare no later step with those so far, because a profiler came between; a proven change goes on."""
-        if not any(comparison.change is not None and comparison.change.is_proven for comparison in self._comparisons):
+        """Compare no later step with those so far, because a profiler came between, which may slow the job for good.
+
+        A proven change goes on as long as steps take about as long as before.
+        """
+        proven = tuple(item for item in self._comparisons if item.change is not None and item.change.is_proven)
+        if not proven:
             self._forget()
+        elif self._carried is None or self._carried.steps:
+            self._comparisons = proven
+            self._carried = _Carried(float(np.median([value for _, value in list(self._last)[-SPEED:]])))
 
     def _forget(self) -> None:
+        self._carried = None
         self._last.clear()
         self._comparisons = (_Comparison(moves=True), _Comparison(moves=False))
 
@@ -63,6 +81,9 @@ class Speed:
         if len(values) < SPEED:
             return []
         recent = values[-SPEED:]
+        if self._carried is not None and self._is_over(self._carried, recent, len(step_ns)):
+            self._forget()
+            return []
         if self._reported is not None and not self._sign(self._reported[0], float(np.median(recent))):
             self._ended(self._reported[1])  # the reported speed was no lasting one
             self._reported = None
@@ -76,6 +97,13 @@ class Speed:
                 self._forget()
                 return [event]
         return []
+
+    def _is_over(self, carried: _Carried, recent: Values, new: int) -> bool:
+        """Return whether a change that was found before a window is not the speed after it."""
+        carried.steps += new
+        changed = abs(float(np.median(recent)) - carried.median) >= self._least / 2 * carried.median
+        ended = not any(item.change is not None and item.change.is_proven for item in self._comparisons)
+        return ended or (changed and carried.steps >= SPEED)
 
     def _judge(self, reference: Values, recent: Values, comparison: _Comparison) -> Event | None:
         before, after = float(np.median(reference)), float(np.median(recent))

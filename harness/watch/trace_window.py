@@ -81,7 +81,7 @@ class Windows:
 
 
 class TraceWindow:
-    """Open from its creation until `step` returns True; the steps of the trace are numbered from `WARMUP` on."""
+    """Open from its creation until `step` returns True; the steps that count are numbered from `WARMUP` on."""
 
     def __init__(
         self, context: RankContext, folder: PassDir, steps: int, ranges: Ranges, info: dict[str, Any], first: int

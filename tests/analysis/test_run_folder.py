@@ -147,4 +147,5 @@ def test_the_first_step_of_each_window_is_left_out(numbers: list[int], analysed:
     table = steps.with_columns(step=np.array(numbers)[np.searchsorted(old, steps["step"])])
     found, notices = step_choice.choose(ranks, table)
     assert found == analysed
+    assert step_choice.choose(ranks, table, (numbers[0], numbers[0]))[0] == numbers, "it was asked for"
     assert [notice.details["steps"] for notice in notices] == [sorted({*numbers} - {*analysed})] * (found != numbers)

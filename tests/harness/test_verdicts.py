@@ -259,6 +259,20 @@ def test_a_fault_is_found_although_a_window_opens_meanwhile() -> None:
     assert abs(changed.since - 1300) <= JUDGED and changed.step > 1454
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_profiler_costs_is_not_booked_on_a_change_before_it(seed: int) -> None:
+    """A second swing (+10 %) is no news yet when a window opens, and ends there. The profiler costs 6 % for good."""
+    pace = np.repeat([10, 12, 10, 11, 10.6], [300, 90, 410, 100, 700]) * MS
+    pace *= np.random.default_rng(seed).lognormal(0, 0.01, len(pace))
+    speed, found = Speed(2.5e-6), list[Event]()
+    for first in range(0, len(pace), EVERY):
+        if 895 <= first < 905:
+            speed.interrupt()
+        else:
+            found += speed.add(first, pace[first : first + EVERY])
+    assert [event.since // 100 for event in found] == [3, 3]  # the first swing begins and ends
+
+
 def test_what_comes_and_goes_is_news_only_if_it_lasts() -> None:
     swings = Swings()
     assert swings.is_news("host", 0, 1)
