@@ -173,7 +173,7 @@ def _measure(
     calls = calls.with_columns(exposed_ns=_exposed(data, calls, rows))
     steps = Table.concat(tables)
     chosen, notices = step_choice.choose(complete or data, steps, options.only_steps)
-    opening = [step for item in notices if item.kind == step_choice.CAPTURE_START for step in item.details["steps"]]
+    opening = [step for item in notices if item.kind == step_choice.WINDOW_START for step in item.details["steps"]]
     if options.only_steps is not None:
         known = chosen
         chosen, more = step_choice.only(known, options.only_steps)

@@ -13,12 +13,10 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.rank.steps import COVERED
 
+WINDOW_START = "window_start"  # kind of the notice about steps that are left out because a window opens there
 _HELD_UP = 1.5  # times the median of the later steps
 _AFTER_LOST = 1.5  # times the median of the rank's other complete steps
 _WARM_UP = 2.0  # times the median of the later steps
-
-
-CAPTURE_START = "capture_start"  # kind of the notice about steps that are left out because a window opens there
 
 
 def choose(
@@ -46,11 +44,17 @@ def choose(
         details = {"steps": [step], "ranks": list(partial[step]), "reasons": reasons}
         notices.append(Notice(kind="partial_step", message=text, details=details))
     kept = sorted(common - set(partial))
-    disturbed, why = _disturbed_by_start(ranks, steps, kept if bounds is None else only(kept, bounds)[0])
-    if disturbed:
-        text = f"step {_list(disturbed)}: first of the window, {why}; left out"
-        notices.append(Notice(kind=CAPTURE_START, level="info", message=text, details={"steps": disturbed}))
-        kept = [step for step in kept if step not in disturbed]
+    opening = _opening(ranks, steps, kept if bounds is None else only(kept, bounds)[0])
+    if opening:
+        why = "before it all work was finished, so that the profiler could start"
+        text = f"step {_list(opening)}: first of the window, {why}; left out"
+        notices.append(Notice(kind=WINDOW_START, level="info", message=text, details={"steps": opening}))
+        kept = [step for step in kept if step not in opening]
+    late = _late_start(ranks, steps, kept)
+    if late is not None:
+        text = f"step {late}: first of the capture, its collectives wait for profilers that started late; left out"
+        notices.append(Notice(kind="capture_start", level="info", message=text, details={"steps": [late]}))
+        kept = kept[1:]
     warm_up = _warm_up(ranks, steps, kept)
     if warm_up:
         text = f"step {_list(warm_up)}: warm-up (different collectives from later steps, and slower); left out"
@@ -141,25 +145,30 @@ def judged(analysed: list[int], steps: Table, together_ns: float) -> list[int]:
     return analysed[:1] if begin.max() - begin.min() < together_ns else []
 
 
-def _disturbed_by_start(ranks: Sequence[RankData], steps: Table, kept: list[int]) -> tuple[list[int], str]:
-    """Return the steps that are unlike the others of their window because it opened there, and why.
+def _opening(ranks: Sequence[RankData], steps: Table, kept: list[int]) -> list[int]:
+    """Return the steps with which the windows open that rankscope itself recorded; none if there are no others.
 
     The harness lets the device finish before it starts torch.profiler, so a host that leads has to begin anew. Observed
-    on H200s: a step of 127 ms instead of 95, with 31 ms of data stall that no other step has. A capture of Nsight
-    Systems is held up only sometimes. Observed: 106 ms and 138 ms in the first all-reduce, until the last rank had
-    opened its range.
+    on H200s: a step of 127 ms instead of 95, with 31 ms of data stall that no other step has.
     """
-    if all(data.source == "kineto" and data.host_id is not None for data in ranks):
-        later = _later_in_window(kept, steps)
-        disturbed = [step for step in kept if step not in later] if later else []
-        return disturbed, "before it all work was finished, so that the profiler could start"
+    if not all(data.source == "kineto" and data.host_id is not None for data in ranks):
+        return []
+    later = _later_in_window(kept, steps)
+    return [step for step in kept if step not in later] if later else []
+
+
+def _late_start(ranks: Sequence[RankData], steps: Table, kept: Sequence[int]) -> int | None:
+    """Return the first step of an Nsight Systems capture if it was held up on some rank, otherwise None.
+
+    Observed: 106 ms and 138 ms in the first all-reduce, until the last rank had opened its capture range.
+    """
     if ranks[0].source != "nsys" or not ranks[0].sees_communication or len(kept) < 3:
-        return [], ""
+        return None
     for data in ranks:
         own = steps.take((steps["rank"] == data.rank) & np.isin(steps["step"], kept)).sort("step")
         if len(own) and own["step_ns"][0] > _HELD_UP * float(np.median(own["step_ns"][1:])):
-            return kept[:1], "its collectives wait for profilers that started late"
-    return [], ""
+            return kept[0]
+    return None
 
 
 def _later_in_window(numbers: Sequence[int], steps: Table) -> list[int]:

@@ -126,7 +126,7 @@ def test_a_rank_that_dies_where_the_profiler_stops_leaves_its_steps(
     other, dead = run_dir.for_pass("torch").ranks()
     assert (read_json(other.info)["traces"], other.trace.exists()) == (["trace.json.gz"], True)
     assert (read_json(dead.info)["status"], dead.trace.exists()) == ("unfinished", False)
-    assert [pq.read_metadata(rank.steps).num_rows for rank in (other, dead)] == [4, 4]
+    assert [pq.read_metadata(rank.steps).num_rows for rank in (other, dead)] == [5, 5]
     assert of_run(run_dir.path) == []
 
 
