@@ -90,7 +90,7 @@ class LateRank:
         return [] if len(self._steps) < JUDGED else self._judge(first + len(parts) - 1)
 
     def interrupt(self) -> None:
-        """Compare no later step with those so far, because a profiler came between; a proven spell goes on."""
+        """Begin anew, because a profiler came between; a spell that the test has found goes on."""
         self._steps.clear()
         if self._spell is not None and not self._spell.is_proven:
             self._spell = None

@@ -58,9 +58,9 @@ class Speed:
         self._forget()
 
     def interrupt(self) -> None:
-        """Compare no later step with those so far, because a profiler came between, which may slow the job for good.
+        """Begin anew, because a profiler came between, which may slow the job for good.
 
-        A proven change goes on as long as steps take about as long as before.
+        A change that the test has found goes on if steps take about as long as before.
         """
         proven = tuple(item for item in self._comparisons if item.change is not None and item.change.is_proven)
         if not proven:
