@@ -146,9 +146,9 @@ def judged(analysed: list[int], steps: Table, together_ns: float) -> list[int]:
 
 
 def _opening(ranks: Sequence[RankData], steps: Table, kept: list[int]) -> list[int]:
-    """Return the steps with which the windows open that rankscope itself recorded; none if there are no others.
+    """Return the first step of each window that rankscope itself recorded; none if there are no other steps.
 
-    The harness lets the device finish before it starts torch.profiler, so a host that leads has to begin anew. Observed
+    The harness lets the device finish before it starts torch.profiler, so a host that leads begins anew. Observed
     on H200s: a step of 127 ms instead of 95, with 31 ms of data stall that no other step has.
     """
     if not all(data.source == "kineto" and data.host_id is not None for data in ranks):

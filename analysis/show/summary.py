@@ -156,8 +156,9 @@ def _hosts(analysis: Analysis) -> list[Json]:
 
 
 def _collectives(analysis: Analysis) -> list[CollectiveSummary]:
-    """Group the calls by process group, kind and size; the largest total first. Those with which a window opens wait
-    for profilers, and do not count.
+    """Group the calls by process group, kind and size; the largest total first.
+
+    Calls of a step with which a window opens wait for the ranks' profilers, and do not count.
     """
     calls = analysis.calls.take(~np.isin(analysis.calls["step"], analysis.steps_opening))
     by_host = hosts.hosts_of(analysis.ranks)

@@ -13,10 +13,9 @@ from rankscope.conf.sections import ProfileConfig
 
 _DETAILED = 2  # steps: none of its times counts, and torch sums up its events in the user's process
 _DETAILS = ("record_shapes", "profile_memory", "with_flops")
-# Steps that are recorded before those that count. Before a window opens the device finishes all work. So in its first
-# step a host that leads has to begin anew, and this step is unlike the others: the analysis leaves it out if there is
-# another one.
-_LEAD_IN = 1
+# Steps that are recorded before those that count. Before a window opens, the device finishes all work. So a host that
+# leads begins anew in the first step, which is unlike the others. The analysis leaves it out if there is another one.
+LEAD_IN = 1
 _SETTLE = 2  # steps between two windows of one process that belong to neither
 
 
@@ -44,8 +43,9 @@ def plans(config: RunConfig, run_dir: RunDir, names: Sequence[str], total: int |
     for place, name in enumerate(names):
         kind = run_dir.for_pass(name).kind
         schedule = _schedule(config, kind, first=place == 0, total=total)
-        led = replace(schedule, active=schedule.active + _LEAD_IN)
-        apart = schedule.repeat == 1 or schedule.wait + schedule.warmup > 0  # otherwise one window seems to go on
+        led = replace(schedule, active=schedule.active + LEAD_IN)
+        # Windows that follow each other at once look like one window. A job that is known to be short has a spare step.
+        apart = schedule.repeat == 1 or schedule.wait + schedule.warmup > 0
         leads = kind in ("torch", "light") and apart and (total is None or led.steps < total)
         profile = _profile(config, kind, led if leads else schedule)
         found.append(Plan(name=name, kind=kind, phases=_phases(config, kind, profile, place == 0), profile=profile))

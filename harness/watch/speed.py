@@ -25,9 +25,9 @@ class _Change:
 
 @dataclass(slots=True)
 class _Carried:
-    """What a change that was found before a window was like there."""
+    """A change that was found before a window, and goes on after it."""
 
-    median: float
+    median: float  # of the last steps before the window, ns
     steps: int = 0  # since the window
 
 
@@ -99,7 +99,7 @@ class Speed:
         return []
 
     def _is_over(self, carried: _Carried, recent: Values, new: int) -> bool:
-        """Return whether a change that was found before a window is not the speed after it."""
+        """Return whether a change that was found before a window has ended, or steps take another time after it."""
         carried.steps += new
         changed = abs(float(np.median(recent)) - carried.median) >= self._least / 2 * carried.median
         ended = not any(item.change is not None and item.change.is_proven for item in self._comparisons)

@@ -10,12 +10,13 @@ from rankscope.conf.sections import ProfileConfig
 from rankscope.harness.group import clock_probes
 from rankscope.harness.group.process_group import RankContext
 from rankscope.harness.record.ranges import Ranges
+from rankscope.harness.record.schedule import LEAD_IN
 from rankscope.harness.record.step_timer import StepTimer
 from rankscope.harness.record.torch_profiler import StepProfiler
 from rankscope.harness.script import run as script
 from rankscope.harness.watch.late_rank import REFERENCE
 
-WARMUP = 2  # steps before the first one that counts; the last of them is recorded (harness/record/schedule.py)
+WARMUP = 2  # steps between the start of the profiler and the first step that counts
 
 
 class Windows:
@@ -93,7 +94,7 @@ class TraceWindow:
         self._info = info | {"first_step": first}
         self._info["clock_probes"] = self._probe("before")
         self._profiler = StepProfiler(
-            ProfileConfig(wait=0, warmup=WARMUP - 1, active=steps + 1),
+            ProfileConfig(wait=0, warmup=WARMUP - LEAD_IN, active=steps + LEAD_IN),
             context,
             self._rank_dir,
             {"rankscope_rank": context.rank, "rankscope_host": context.host, "rankscope_boot_id": context.boot_id},
