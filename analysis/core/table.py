@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 Column = NDArray[Any]
 UNKNOWN = np.iinfo(np.int64).min  # "no value" in an int64 column: null in Arrow and pandas, never 0
+_FEW_ROWS = 16  # for each word: with more rows, looking for the words that occur takes longer than it saves
 
 
 class Table:
@@ -67,8 +68,22 @@ class Table:
 
     def where(self, name: str, holds: Callable[[str], bool]) -> Column:
         """Return a mask of the rows whose word in a coded column satisfies `holds`; False for rows without a word."""
-        held: Column = np.array([holds(word) for word in self.words[name]] + [False])
-        return np.asarray(held[np.asarray(self.columns[name])])
+        return self.of_words(name, holds, otherwise=False)
+
+    def of_words(self, name: str, value: Callable[[str], Any], *, otherwise: Any) -> Column:
+        """Return for each row the value of its word in a coded column, `otherwise` for rows without a word.
+
+        The tables of a rank share their words, so a small one has few of them: only these are looked at.
+        """
+        codes, words = np.asarray(self.columns[name]), self.words[name]
+        values: Column = np.full(len(words) + 1, otherwise)
+        asked: Column = np.arange(len(words))
+        if len(codes) < _FEW_ROWS * len(words):
+            used = np.zeros(len(words) + 1, bool)
+            used[codes] = True
+            asked = np.flatnonzero(used[:-1])
+        values[asked] = [value(words[code]) for code in asked.tolist()]
+        return np.asarray(values[codes])
 
     @staticmethod
     def concat(tables: Iterable["Table"]) -> "Table":

@@ -91,24 +91,26 @@ def _pauses(idle: Intervals, launch_ns: Column) -> Intervals:
 
 
 def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
-    names = kernels.words["name"]
-    marks = {
-        "matmul_ns": np.array([is_matmul(word) for word in names] + [False]),
-        "tensor_ns": np.array([uses_tensor_cores(word) for word in names] + [False]),
-        "tensor_unknown_ns": np.array([is_matmul(word) and tensor_cores(word) is None for word in names] + [False]),
-        "unknown_ns": np.array([family(word) is None for word in names] + [False]),
-        "on_device_ns": np.array([_ON_DEVICE(word) for word in names] + [False]),
-        "h2d_ns": np.array([_HTOD(word) for word in names] + [False]),
-        "d2h_ns": np.array([_DTOH(word) for word in names] + [False]),
-        "pageable_ns": np.array([_PAGEABLE(word) for word in names] + [False]),
+    tests: dict[str, Callable[[str], bool]] = {
+        "matmul_ns": is_matmul,
+        "tensor_ns": uses_tensor_cores,
+        "tensor_unknown_ns": lambda word: is_matmul(word) and tensor_cores(word) is None,
+        "unknown_ns": lambda word: family(word) is None,
+        "on_device_ns": _ON_DEVICE,
+        "h2d_ns": _HTOD,
+        "d2h_ns": _DTOH,
+        "pageable_ns": _PAGEABLE,
     }
     took = kernels["end"] - kernels["start"]
     compute, copy = kernels["role"] == COMPUTE, kernels["role"] == COPY
-    own = {name: copy if name in _OF_COPIES else compute for name in marks}
-    found = {name: _sum(kernels["step"], took * (marks[name][kernels["name"]] & own[name]), steps) for name in marks}
+    step = group_by.of_keys(kernels["step"], steps["step"])
+    found = {}
+    for name, holds in tests.items():
+        counted = kernels.where("name", holds) & (copy if name in _OF_COPIES else compute)
+        found[name] = group_by.sums(took * counted, step, len(steps))
     found["kernels"] = _count(kernels["step"][compute], steps)
-    found["kernel_ns"] = _sum(kernels["step"], took * compute, steps)
-    at = group_by.of_keys(kernels["step"][compute], steps["step"])
+    found["kernel_ns"] = group_by.sums(took * compute, step, len(steps))
+    at = step[compute]
     found["kernel_p50_ns"] = group_by.median(took[compute][at >= 0], at[at >= 0], len(steps))
     return found
 

@@ -6,7 +6,8 @@ ends), the reader, and this package's sources. It is written elsewhere and then 
 
 import hashlib
 import os
-import tempfile
+import secrets
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -59,18 +60,17 @@ def save(folder: Path, data: RankData, *, tables: bool = True) -> bool:
 
     A cache that cannot be written is not an error. Tables that it lacks are read from the traces if they are needed.
     """
+    aside = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as aside:
-            entry = Path(aside) / "entry"
-            entry.mkdir()
-            for name in store.LARGE if tables else ():
-                packed.write_table(entry / f"{name}.z", getattr(data, name))
-            (entry / _REDUCED).write_bytes(store.pack(data))
-            if folder.exists():  # a broken one
-                folder.rename(Path(aside) / "old")
-            entry.rename(folder)
+        aside.mkdir(parents=True)
+        for name in store.LARGE if tables else ():
+            packed.write_table(aside / f"{name}.z", getattr(data, name))
+        (aside / _REDUCED).write_bytes(store.pack(data))
+        if folder.exists():  # a broken one
+            shutil.rmtree(folder)
+        aside.rename(folder)
     except (OSError, ValueError):
+        shutil.rmtree(aside, ignore_errors=True)
         return False
     return True
 

@@ -166,15 +166,15 @@ def classify(table: Table) -> tuple[Column, list[str], Column]:
     own = (kernel | (table["activity"] == MEMCPY)) & ((table["collective"] >= 0) | (table["inside"] >= 0))
     comm = (kernel & is_comm) | own
     role = np.where(comm, COMMUNICATION, np.where(kernel, COMPUTE, COPY))
-    kinds: list[str | None] = [None] * len(table)
     lookup: dict[tuple[int, int, int], str] = {}
-    hints = table["hint"]
-    for row in np.flatnonzero(comm).tolist():
-        key = (int(table["collective"][row]), int(hints[row]), int(table["name"][row]))
+    rows = np.flatnonzero(comm)
+    kinds = []
+    for key in zip(*(table[name][rows].tolist() for name in ("collective", "hint", "name")), strict=True):
         if key not in lookup:
             lookup[key] = _kind_of(table, *key)
-        kinds[row] = lookup[key]
-    codes, words = encode(kinds)
+        kinds.append(lookup[key])
+    codes = np.full(len(table), -1, np.int32)
+    codes[rows], words = encode(kinds)
     return codes, words, role
 
 

@@ -22,12 +22,11 @@ from rankscope.analysis.rank.steps import step_at
 _CAPTURE = {"begin": "streambegincapture", "end": "streamendcapture"}
 
 
-def coverage(steps: Table, work: Table, launches: Table) -> tuple[Column, Column]:
+def coverage(steps: Table, work: Table, calls: Table) -> tuple[Column, Column]:
     """Return (calls that put work on a device, those of them that are not lost) of each step.
 
-    `work` are the records of all devices with `launch_start` and `step`.
+    `work` are the records of all devices with `launch_start` and `step`, `calls` are those of `work_calls`.
     """
-    calls = _calls(launches)
     step = step_at(calls["start"], steps)
     seen = group_by.among(calls["correlation"], work["correlation"])
     computing = np.isin(calls["kind"], (WORK["kernel"], WORK["graph"]))
@@ -43,18 +42,16 @@ def coverage(steps: Table, work: Table, launches: Table) -> tuple[Column, Column
     return launched, launched - lost - copies
 
 
-def without_records(work: Table, launches: Table) -> dict[str, int]:
+def without_records(work: Table, calls: Table) -> dict[str, int]:
     """Return how many memsets and copies left no record, by the name of the call."""
-    calls = _calls(launches)
     quiet = np.isin(calls["kind"], (WORK["memset"], WORK["copy"]))
     missing = calls.take(quiet & ~group_by.among(calls["correlation"], work["correlation"]))
     return dict(Counter(name for name in missing.texts("name") if name is not None))
 
 
-def _calls(launches: Table) -> Table:
+def work_calls(launches: Table) -> Table:
     """Return the calls that put work on a device, with their kind, without those that a graph captured."""
-    kinds = np.array([WORK[work_of(word)] for word in launches.words["name"]] + [WORK[None]])
-    calls = launches.with_columns(kind=kinds[launches["name"]])
+    calls = launches.with_columns(kind=launches.of_words("name", lambda w: WORK[work_of(w)], otherwise=WORK[None]))
     calls = calls.take((calls["kind"] != WORK[None]) & (calls["start"] != UNKNOWN))
     return calls.take(~_captured(calls, launches))
 

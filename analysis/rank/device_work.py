@@ -12,7 +12,7 @@ from rankscope.analysis.core.kernel_families import family
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.classify import classify, with_cpu_metadata
-from rankscope.analysis.rank.coverage import coverage, without_records
+from rankscope.analysis.rank.coverage import coverage, without_records, work_calls
 from rankscope.analysis.rank.rank_data import DeviceWork
 from rankscope.analysis.rank.steps import device_windows, step_of_device_work
 from rankscope.analysis.read.rank_trace import RankTrace, end_of, launch_of
@@ -60,12 +60,13 @@ def _of_device(table: Table, host: Table, steps: Table, note: Note) -> Table:
 def covered_launches(steps: Table, tables: list[Table], launches: Table, note: Note) -> tuple[Column, Column]:
     """Return the columns of `coverage`, and report calls that leave no record."""
     work = Table.concat(tables)
-    absent = without_records(work, launches)
+    calls = work_calls(launches)
+    absent = without_records(work, calls)
     if absent:
         words = ", ".join(f"{count} {name}" for name, count in sorted(absent.items()))
         text = f"{words} left no record: the driver did them in another way; their time is not in copy"
         note("calls_without_record", text, "info", calls=absent)
-    return coverage(steps, work, launches)
+    return coverage(steps, work, calls)
 
 
 def other_devices(tables: list[Table], steps: Table, covered: tuple[Column, Column], waits: Table) -> list[DeviceWork]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from rankscope.analysis.core.collective_kinds import collective_kind, is_communication
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
-from rankscope.analysis.rank.steps import STEP, host_steps
+from rankscope.analysis.rank.rank_data import NO_STEP
+from rankscope.analysis.rank.steps import host_steps, step_number
 from rankscope.analysis.read.pass_steps import has_steps, read_steps
 from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.analysis.read.rank_trace import CODED, HOST_COLUMNS, RankTrace
@@ -24,8 +25,7 @@ _NEEDED: list[StepColumn] = ["step", "phase", "start_ns", "host_ns", "data_wait_
 def completed(trace: RankTrace, path: Path) -> RankTrace:
     """Return the trace with steps from the rank's own records; unchanged if it has steps or there are no records."""
     rank_dir = RankDir(path.parent)
-    bare = trace.source == "kineto" and not len(host_steps(trace.host)) and len(trace.launches) > 0
-    if not bare or not has_steps(rank_dir):
+    if trace.source != "kineto" or not len(trace.launches) or not has_steps(rank_dir) or len(host_steps(trace.host)):
         return trace
     try:
         every: list[StepRow] = read_steps(rank_dir).select(_NEEDED).to_pylist()
@@ -49,9 +49,8 @@ def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
     except (OSError, ValueError):
         return trace
     ended = {row["step"] for row in rows if row["host_ns"] is not None}
-    words = [STEP.match(word) for word in trace.host.words["name"]]
-    is_open = np.array([word is not None and int(word[1]) not in ended for word in words] + [False])
-    rows_open = is_open[trace.host["name"]]
+    numbers = ended | {NO_STEP}
+    rows_open = trace.host.where("name", lambda word: step_number(word) not in numbers)
     if not ended or not rows_open.any():
         return trace
     return msgspec.structs.replace(trace, host=trace.host.take(~rows_open))

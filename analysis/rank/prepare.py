@@ -117,12 +117,13 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
 def _steps(trace: RankTrace, note: Note) -> Table:
     """Return the steps that the host marked, and report what is odd about them."""
     steps = host_steps(trace.host)
+    begin_again = numbers_repeat(trace.host, steps)
     if len(steps) > MOST_STEPS:
         note("too_many_steps", f"{len(steps)} steps: only the first {MOST_STEPS} count; record fewer", count=len(steps))
         steps = steps.take(np.arange(MOST_STEPS))
     if not len(steps):
         note("no_steps", _NO_STEPS[trace.source])
-    elif numbers_repeat(trace.host):
+    elif begin_again:
         first, last = int(steps["step"][0]), int(steps["step"][-1])
         note("steps_repeat", f"the numbers of its steps begin again: counted on, as {first} to {last}", "info")
     return steps

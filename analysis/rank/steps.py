@@ -1,10 +1,12 @@
 """The steps of one rank: its annotations on the host, the step of each piece of GPU work, and the device windows."""
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
 from rankscope.analysis.core import group_by
+from rankscope.analysis.core.name_patterns import MOST_NAMES
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
@@ -14,15 +16,20 @@ COVERED = 0.98  # share of a step's launches that must not be lost; with fewer, 
 LINKED = 0.5  # share of records with a launch above which a record without one is an exception
 
 
+@lru_cache(MOST_NAMES)
+def step_number(name: str) -> int:
+    """Return the number of the step that a mark of this name begins, `NO_STEP` if it is no mark."""
+    match = STEP.match(name)
+    return int(match[1]) if match else NO_STEP
+
+
 def host_steps(host: Table) -> Table:
     """Return the steps in order of time: step, host_start, host_end, thread. Each number occurs once.
 
     A mark inside another one is the same step, marked twice. Numbers that begin again (a profiler for each epoch) are
     counted on, with a gap of one, because the steps between were not recorded.
     """
-    numbers = [STEP.match(word) for word in host.words["name"]]
-    lookup = np.array([int(match[1]) if match else NO_STEP for match in numbers] + [NO_STEP])
-    of_row = lookup[host["name"]]
+    of_row = host.of_words("name", step_number, otherwise=NO_STEP)
     chosen = (of_row != NO_STEP) & (host["start"] != UNKNOWN) & (host["duration"] >= 0)
     rows = host.take(chosen, "start", "duration", "thread")
     steps = Table(
@@ -56,10 +63,10 @@ def _counted_on(numbers: Column) -> Column:
     return np.array(result, np.int64)
 
 
-def numbers_repeat(host: Table) -> bool:
-    """Return whether the numbers of the steps begin again, so that `host_steps` counts them on."""
-    found = {int(match[1]) for match in map(STEP.match, host.words["name"]) if match}
-    return any(step not in found for step in host_steps(host)["step"].tolist())
+def numbers_repeat(host: Table, steps: Table) -> bool:
+    """Return whether the numbers of the steps begin again, so that `host_steps` has counted them on."""
+    found = set(map(step_number, host.words["name"]))
+    return any(step not in found for step in steps["step"].tolist())
 
 
 def step_at(times: Column, steps: Table) -> Column:

@@ -218,7 +218,7 @@ class Builder:
                 columns[name] = integers(values)
         return columns
 
-    def _table(self, part: str, base: int) -> Table:
+    def _table(self, part: str, base: int, words: dict[str, list[str]]) -> Table:
         """Return the collected rows of a table, with `start` in ns since 1970 as everywhere else."""
         joined: dict[str, Any] = {name: column.finish() for name, column in self._tables[part].items()}
         start = joined["start"]
@@ -226,7 +226,7 @@ class Builder:
         rows = joined.pop(CALL_ROW, None)
         for name in COLLECTIVE_COLUMNS if rows is not None else ():
             joined[name] = Sparse(rows, joined[name], len(start), -1 if name in CODED else UNKNOWN)
-        table = Table(joined, {name: self.codes[name].words for name in joined if name in CODED})
+        table = Table(joined, {name: words[name] for name in joined if name in CODED})
         if part != "device":
             return table
         copies = table.where("name", is_copy) & (table["activity"] == KERNEL)
@@ -235,7 +235,8 @@ class Builder:
     def finish(self, reader: Contents, base: int) -> RankTrace:
         """Return the trace; `base` is the origin of the file's times (ns since 1970)."""
         metadata = reader.metadata
-        tables = {part: self._table(part, base) for part in _COLUMNS}
+        words = {name: self.codes[name].words for name in CODED}
+        tables = {part: self._table(part, base, words) for part in _COLUMNS}
         info = metadata.get("distributedInfo")
         info = info if isinstance(info, dict) else {}
         return RankTrace(

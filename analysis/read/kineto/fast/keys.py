@@ -1,5 +1,6 @@
 """The event keys that the scanner wants, as hash tables without collisions in which `symbols.lookup` finds them."""
 
+import functools
 import itertools
 
 import numpy as np
@@ -41,6 +42,7 @@ _ARGUMENT_KEYS = {
 }
 
 
+@functools.cache
 def key_tables() -> tuple[Column, list[int]]:
     """Return the key tables of an event and of its arguments, concatenated, and their multipliers."""
     tables, multipliers = [], []

@@ -128,4 +128,5 @@ def _unary(name: str, extra: Sequence[Any] = ()) -> Any:
 
 
 lowest_bit = _unary("llvm.cttz.i64", [ir.Constant(ir.IntType(1), 1)])  # position; the value must not be 0
+lowest_bit_or_64 = _unary("llvm.cttz.i64", [ir.Constant(ir.IntType(1), 0)])  # 64 if the value is 0
 count_bits = _unary("llvm.ctpop.i64")

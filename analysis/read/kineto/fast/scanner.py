@@ -184,21 +184,17 @@ class _Symbols:
 
     def codes(self, name: str, symbols: Column) -> Column:
         """Turn symbols into the codes that column `name` uses."""
-        lookup = self._lookup.get(name)
-        count = int(self._table[5])
-        if lookup is None or len(lookup) < count + 1:
-            lookup = np.full(self._size + 3, _NEW, np.int32)
-            known = self._lookup.get(name, lookup[:0])
-            lookup[: len(known)] = known
+        lookup = self._lookup.get(name, _NO_SYMBOL)
+        if len(lookup) < self._table[5] + 1:
+            lookup = np.concatenate([lookup, np.full(self._size + 2 - len(lookup), _NEW, np.int32)])
             self._lookup[name] = lookup
-        at = np.where(symbols < 0, len(lookup) - 1, symbols)
-        lookup[-1] = -1
-        found = lookup[at]
-        if (found == _NEW).any():
-            missing = np.unique(at[found == _NEW]).tolist()
-            words = [self._pair(code) if name == "thread" else self.text(code) for code in missing]
+        at = symbols + 1  # negative for a row without a string, which takes the first entry
+        found = lookup.take(at, mode="clip")
+        if (new := found == _NEW).any():
+            missing = np.unique(at[new])
+            words = [self._pair(code) if name == "thread" else self.text(code) for code in (missing - 1).tolist()]
             lookup[missing] = self._codes[name].encode(words)
-            found = lookup[at]
+            found = lookup.take(at, mode="clip")
         return found
 
     def _pair(self, code: int) -> tuple[int, int]:
@@ -207,6 +203,7 @@ class _Symbols:
 
 
 _NEW = -2
+_NO_SYMBOL = np.full(1, -1, np.int32)
 
 
 def _address(array: Column) -> int:
