@@ -13,6 +13,7 @@ import numpy as np
 from rankscope.analysis.core.table import Column
 
 NONE = -1  # no parent
+_PIECE = 1 << 16  # rows that are looked at together if there are millions
 
 
 def order(thread: Column, start: Column, end: Column) -> Column:
@@ -39,17 +40,28 @@ def pieces(thread: Column, start: Column, duration: Column, wanted: Column, most
     A piece has rows of one thread, and no row is nested in one of another piece.
     """
     for each in np.unique(thread).tolist():
-        rows = np.flatnonzero(wanted & (thread == each))
+        rows = np.flatnonzero(wanted & (thread == each)).astype(np.min_scalar_type(-len(thread)))
         rows = rows[np.argsort(start[rows], kind="stable")]
-        begins = start[rows]
-        ended = np.maximum.accumulate(begins + np.maximum(duration[rows], 0))
-        free = np.flatnonzero((begins[1:] > begins[:-1]) & (ended[:-1] <= begins[1:])) + 1
-        del begins, ended
-        borders = np.append(free, len(rows))
+        borders = np.append(_free(rows, start, duration), len(rows))
         at = borders[np.searchsorted(borders, np.arange(most, len(rows), most))]
         for low, high in pairwise(np.unique([0, *at.tolist(), len(rows)]).tolist()):
             piece = rows[low:high]
             yield piece[order(thread[piece], start[piece], start[piece] + np.maximum(duration[piece], 0))]
+
+
+def _free(rows: Column, start: Column, duration: Column) -> Column:
+    """Return the positions in `rows` (in order of start) of rows that begin when all before them have ended."""
+    found = []
+    begun = ended = None
+    for low in range(0, len(rows), _PIECE):
+        part = rows[low : low + _PIECE]
+        begins, took = start[part], np.maximum(duration[part], 0)
+        ends = np.maximum.accumulate(begins + took if ended is None else np.append(ended, begins + took))[-len(part) :]
+        before = np.append(begins[0] if begun is None else begun, begins[:-1])
+        reached = np.append(begins[0] if ended is None else ended, ends[:-1])
+        found.append(low + np.flatnonzero((begins > before) & (reached <= begins)))
+        begun, ended = begins[-1], ends[-1]
+    return np.concatenate(found) if found else np.zeros(0, np.int64)
 
 
 def parents(thread: Column, start: Column, end: Column) -> Column:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from isal import isal_zlib
 
+from rankscope.analysis.core.on_disk import OnDisk
 from rankscope.analysis.core.sparse import Sparse
 from rankscope.analysis.core.table import Table
 from rankscope.conf.files import open_regular
@@ -48,7 +49,7 @@ def write_table(path: Path, table: Table) -> None:
 
     def aside(value: Any) -> Any:
         nonlocal at
-        if not isinstance(value, np.ndarray):
+        if not isinstance(value, np.ndarray | OnDisk):
             return plain(value)
         arrays.append(value)
         at += value.nbytes
@@ -81,6 +82,8 @@ def plain(value: Any) -> Any:
     """Return a table, array or number of numpy as what msgpack has; `restored` makes it again."""
     if isinstance(value, Table):
         return {"table": value.columns, "words": value.words}
+    if isinstance(value, OnDisk):
+        value = value.full()
     if isinstance(value, np.ndarray):
         return {"array": value.dtype.str, "shape": value.shape, "bytes": value.tobytes()}
     if isinstance(value, Sparse):

@@ -7,8 +7,9 @@ kernels add up, to at most 1. Input: device records. Output: shares of kernels, 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from rankscope.analysis.core.record_kinds import KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 
 _MOST_SHARES = 1 << 14  # different ones of a trace are few
+_PIECE = 1 << 16  # kernels whose changes are looked at together
 WHOLE = 10**12  # a share of 1; fine enough to represent a trace's decimals exactly
 
 
@@ -62,7 +64,7 @@ def sm_time(kernels: Table, start: Column, end: Column) -> Column:
     of a kernel in the window is unknown. Divided by the length of the window it is the SM efficiency.
     """
     wanted = (kernels["activity"] == KERNEL) & (kernels["end"] > kernels["start"])
-    work = kernels.take(wanted, "start", "end", "sm_share")
+    work = kernels.take(wanted, "start", "end", "sm_share").moved()
     known = work["sm_share"] > 0
     until = _integral(work.take(known), np.concatenate([end, start]))
     found = np.rint(until[: len(end)] - until[len(end) :]).astype(np.int64)
@@ -75,12 +77,35 @@ def sm_time(kernels: Table, start: Column, end: Column) -> Column:
 
 def _integral(work: Table, at: Column) -> Column:
     """Return the integral of min(1, sum of shares) from the first kernel to each time (ns)."""
+    result = np.zeros(len(at))
     if not len(work):
-        return np.zeros(len(at))
-    times = np.concatenate([work["start"], work["end"]])
-    change = np.concatenate([work["sm_share"], -work["sm_share"]])
-    order = np.argsort(times, kind="stable")
-    times = times[order]
-    level = np.minimum(np.cumsum(change[order]), WHOLE) / WHOLE  # from each time to the next
-    done = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(times))])
-    return np.asarray(np.interp(at - times[0], times - times[0], done))
+        return result
+    first = work["start"].min()
+    last, level, done = first, 0, 0.0  # the last change of the pieces before, the sum after it, the integral up to it
+    for times, change in _changes(work):
+        times = np.append(last, times)
+        levels = np.cumsum(np.append(level, change))
+        shares = np.minimum(levels[:-1], WHOLE) / WHOLE  # from each time to the next
+        sums = np.cumsum(np.append(done, shares * np.diff(times)))
+        beyond = at > last
+        result[beyond] = np.interp(at[beyond] - first, times - first, sums)
+        last, level, done = times[-1], levels[-1], sums[-1]
+    return result
+
+
+def _changes(work: Table) -> Iterator[tuple[Column, Column]]:
+    """Yield when kernels start or end, in order, and by how much the sum of the shares changes then.
+
+    A trace has millions of kernels, so this is done piece by piece; changes at the same time are in the same piece.
+    """
+    by_start, by_end = (np.argsort(work[name], kind="stable") for name in ("start", "end"))
+    starts, started = work["start"][by_start], work["sm_share"][by_start]
+    ends, ended = work["end"][by_end], -work["sm_share"][by_end]
+    del by_start, by_end
+    limits = np.unique(starts[_PIECE::_PIECE])
+    borders = (np.concatenate([[0], np.searchsorted(times, limits), [len(work)]]) for times in (starts, ends))
+    for own, others in zip(*map(pairwise, borders), strict=True):
+        a, b = slice(*own), slice(*others)
+        times = np.concatenate([starts[a], ends[b]])
+        order = np.argsort(times, kind="stable")
+        yield times[order], np.concatenate([started[a], ended[b]])[order]

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rankscope.analysis.core.sparse import Sparse, take
+from rankscope.analysis.core.column_like import ColumnLike
+from rankscope.analysis.core.columns import take
+from rankscope.analysis.core.on_disk import moved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +28,7 @@ class Table:
 
     def __init__(self, columns: Mapping[str, Any], words: Mapping[str, list[str]] | None = None) -> None:
         self.columns: dict[str, Any] = {
-            name: column if isinstance(column, Sparse) else np.asarray(column) for name, column in columns.items()
+            name: column if isinstance(column, ColumnLike) else np.asarray(column) for name, column in columns.items()
         }
         self.words: dict[str, list[str]] = dict(words or {})
         lengths = {len(column) for column in self.columns.values()}
@@ -57,6 +59,10 @@ class Table:
         order = np.lexsort([self.columns[name] for name in reversed(names)])
         return self if (order[1:] > order[:-1]).all() else self.take(order)
 
+    def moved(self) -> "Table":
+        """Return the table with its long columns on the disk, if there is room."""
+        return Table({name: moved(column) for name, column in self.columns.items()}, self.words)
+
     def with_columns(self, **columns: Any) -> "Table":
         """Return the table with columns added or replaced."""
         return Table({**self.columns, **columns}, self.words)
@@ -75,15 +81,15 @@ class Table:
 
         The tables of a rank share their words, so a small one has few of them: only these are looked at.
         """
-        codes, words = np.asarray(self.columns[name]), self.words[name]
+        codes, words = self.columns[name], self.words[name]
         values: Column = np.full(len(words) + 1, otherwise)
         asked: Column = np.arange(len(words))
         if len(codes) < _FEW_ROWS * len(words):
             used = np.zeros(len(words) + 1, bool)
-            used[codes] = True
+            used[np.asarray(codes)] = True
             asked = np.flatnonzero(used[:-1])
         values[asked] = [value(words[code]) for code in asked.tolist()]
-        return np.asarray(values[codes])
+        return np.asarray(codes.mapped(values.__getitem__) if isinstance(codes, ColumnLike) else values[codes])
 
     @staticmethod
     def concat(tables: Iterable["Table"]) -> "Table":

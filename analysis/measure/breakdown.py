@@ -20,11 +20,11 @@ def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
     known = calls["ready_ns"] != UNKNOWN
     transfer, wait, comm = communication_sets(calls)
 
-    layers = [data.compute]
-    levels = [measure(data.compute, start, end)]
+    covered = data.compute
+    levels = [measure(covered, start, end)]
     for layer in (transfer, wait, comm, data.copies, data.data_wait):
-        layers.append(either(layers[-1], layer))
-        levels.append(measure(layers[-1], start, end))
+        covered = either(covered, layer)
+        levels.append(measure(covered, start, end))
     compute, with_transfer, with_wait, with_comm, with_copy, with_stall = levels
     unsplit = with_comm > with_wait  # communication without a partner: it cannot be split into wait and transfer
     comm_ns, transfer_ns = measure(comm, start, end), measure(transfer, start, end)

@@ -29,13 +29,13 @@ def operations(host: Table, ranges: Column, launched: Column) -> dict[int, Colum
     """Return the operations of each range, as rows of `host`; `launched` are records that launched something else."""
     records = np.flatnonzero((host["collective"] >= 0) & host.where("collective", _operates))
     records = np.setdiff1d(records, launched)
-    end = end_of(host)
     found: dict[int, Column] = {}
     for rows in group_by.positions(host["thread"][ranges]).values():
         own = ranges[rows][np.argsort(host["start"][ranges[rows]], kind="stable")]
         mine = records[host["thread"][records] == host["thread"][own[0]]]
         mine = mine[np.argsort(host["start"][mine], kind="stable")]
-        low = np.searchsorted(host["start"][mine], np.append(UNKNOWN, end[own[:-1]]))
+        ended = end_of(host.take(own[:-1], "start", "duration"))
+        low = np.searchsorted(host["start"][mine], np.append(UNKNOWN, ended))
         high = np.searchsorted(host["start"][mine], host["start"][own])
         found |= {row: mine[a:b] for row, a, b in zip(own.tolist(), low.tolist(), high.tolist(), strict=True) if b > a}
     return found

@@ -4,6 +4,9 @@ Input: a rank's device records and the operators and annotations of its host. Ou
 columns, kind and role filled in.
 """
 
+from collections import defaultdict
+from typing import Any
+
 import numpy as np
 
 from rankscope.analysis.core.collective_kinds import (
@@ -14,6 +17,7 @@ from rankscope.analysis.core.collective_kinds import (
     is_of_collective,
     launches_collective,
 )
+from rankscope.analysis.core.columns import assigned
 from rankscope.analysis.core.kernel_families import family
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL, MEMCPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
@@ -32,36 +36,39 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
     inside = _launched_inside(table, host, is_comm)
     bare = np.flatnonzero((is_comm | (inside >= 0)) & (table["collective"] < 0))
     described = _launching_record(table, bare, host, host["collective"] >= 0)
-    columns = {name: table[name].copy() for name in (*COLLECTIVE_COLUMNS, "described")}
     found = described >= 0
-    for name in COLLECTIVE_COLUMNS:
-        columns[name][bare[found]] = _recode(table, host, name)[described[found]]
-    columns["described"][bare[found]] = 1
-    _describe_batches(columns, table, is_comm, bare[~found], host)
-    _fill_sizes(columns, table, bare[~found], host)
+    values: dict[str, Any] = {name: _recode(table, host, name)[described[found]] for name in COLLECTIVE_COLUMNS}
+    columns = assigned(table.columns, bare[found], values | {"described": 1})
+    for name, (rows, own) in _described_by_batches(table, is_comm, bare[~found], host).items():
+        columns = assigned(columns, np.array(rows), {name: np.array(own)})
+    columns = _with_sizes(columns, table, bare[~found], host)
     named = host.where("name", launches_collective)
     annotation = _launching_record(table, bare, host, named)
     hint = np.full(len(table), -1, np.int32)
     annotation = np.where(annotation >= 0, annotation, inside[bare])
     hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
     added = {"hint": hint, "inside": inside}
-    return Table({**table.columns, **columns, **added}, {**table.words, "hint": host.words["name"]})
+    return Table({**columns, **added}, {**table.words, "hint": host.words["name"]}).moved()
 
 
-def _describe_batches(columns: dict[str, Column], table: Table, is_comm: Column, rows: Column, host: Table) -> None:
-    """Give kernels that a batch launched what its operations have in common."""
+def _described_by_batches(
+    table: Table, is_comm: Column, rows: Column, host: Table
+) -> dict[str, tuple[list[int], list[int]]]:
+    """Return for each column the rows of kernels that a batch launched, and what its operations have in common."""
     ranges = batches(host)
+    found: defaultdict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     if not len(ranges) or not len(rows):
-        return
+        return found
     records = np.flatnonzero(host["collective"] >= 0)
     launched = innermost(table["launch_start"][is_comm], table["launch_thread"][is_comm], host, records)
     of_range = operations(host, ranges, launched[launched >= 0])
     around = innermost(table["launch_start"][rows], table["launch_thread"][rows], host, ranges)
     for row, batch in zip(rows.tolist(), around.tolist(), strict=True):
         if batch in of_range:
-            for name, value in described(host, of_range[batch]).items():
-                columns[name][row] = value
-            columns["described"][row] = 1
+            for name, value in (described(host, of_range[batch]) | {"described": 1}).items():
+                found[name][0].append(row)
+                found[name][1].append(value)
+    return found
 
 
 def _launched_inside(table: Table, host: Table, is_comm: Column) -> Column:
@@ -116,12 +123,14 @@ def _is_symmetric(name: str) -> bool:
     return name.startswith("symm_mem::") and collective_kind(name) != UNKNOWN_KIND
 
 
-def _fill_sizes(columns: dict[str, Column], table: Table, bare: Column, host: Table) -> None:
+def _with_sizes(columns: dict[str, Any], table: Table, bare: Column, host: Table) -> dict[str, Any]:
     """Give communication kernels without metadata the element count and type of the record around their launch."""
     sized = host.where("name", has_shapes) & (host["in_nelems"] != UNKNOWN)
     around = _launching_record(table, bare, host, sized)
-    for name in ("in_nelems", "dtype"):
-        columns[name][bare[around >= 0]] = _recode(table, host, name)[around[around >= 0]]
+    found = around >= 0
+    return assigned(
+        columns, bare[found], {name: _recode(table, host, name)[around[found]] for name in ("in_nelems", "dtype")}
+    )
 
 
 def _recode(table: Table, host: Table, name: str) -> Column:
@@ -149,7 +158,8 @@ def innermost(times: Column, threads: Column, host: Table, sources: Column) -> C
     if not len(sources) or not len(times):
         return np.full(len(times), -1)
     sources = sources[np.argsort(host["start"][sources], kind="stable")]
-    start, end, thread = host["start"][sources], end_of(host)[sources], host["thread"][sources]
+    own = host.take(sources, "start", "duration", "thread")
+    start, end, thread = own["start"], end_of(own), own["thread"]
     result = np.full(len(times), -1)
     at = np.searchsorted(start, times, "right") - 1
     for back in range(_NESTING):

@@ -51,8 +51,10 @@ def without_records(work: Table, calls: Table) -> dict[str, int]:
 
 def work_calls(launches: Table) -> Table:
     """Return the calls that put work on a device, with their kind, without those that a graph captured."""
-    calls = launches.with_columns(kind=launches.of_words("name", lambda w: WORK[work_of(w)], otherwise=WORK[None]))
-    calls = calls.take((calls["kind"] != WORK[None]) & (calls["start"] != UNKNOWN))
+    works = launches.where("name", lambda word: work_of(word) is not None)
+    calls = launches.take(works & (launches["start"] != UNKNOWN), "name", "start", "thread", "correlation")
+    calls = calls.with_columns(kind=calls.of_words("name", lambda word: WORK[work_of(word)], otherwise=WORK[None]))
+    calls = calls.moved()
     return calls.take(~_captured(calls, launches))
 
 

@@ -35,7 +35,7 @@ def device_tables(trace: RankTrace, launches: Table, steps: Table, note: Note) -
         launch_thread=launches["thread"][launch] if len(launches) else np.full(len(trace.device), -1, np.int32),
         described=(trace.device["collective"] >= 0).astype(np.int64),
     )
-    table = Table(table.columns, {**table.words, "launch_name": launches.words["name"]})
+    table = Table(table.columns, {**table.words, "launch_name": launches.words["name"]}).moved()
     devices, counts = np.unique(table["device"], return_counts=True)
     order = devices[np.argsort(-counts, kind="stable")].tolist()
     if len(order) > 1:
@@ -53,8 +53,8 @@ def _of_device(table: Table, host: Table, steps: Table, note: Note) -> Table:
     table = _possible(table, note).sort("start")
     table = with_cpu_metadata(table, host)
     kind, words, role = classify(table)
-    table = Table({**table.columns, "kind": kind, "role": role}, {**table.words, "kind": words})
-    return table.with_columns(step=step_of_device_work(table, steps))
+    table = Table({**table.columns, "kind": kind, "role": role}, {**table.words, "kind": words}).moved()
+    return table.with_columns(step=step_of_device_work(table, steps)).moved()
 
 
 def covered_launches(steps: Table, tables: list[Table], launches: Table, note: Note) -> tuple[Column, Column]:

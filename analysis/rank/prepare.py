@@ -64,7 +64,7 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         notices.append(Notice(kind=kind, level=level, rank=rank, file=file, message=text, details=details))
 
     steps = _steps(trace, note)
-    launches = trace.launches.with_columns(end=end_of(trace.launches))
+    launches = trace.launches.with_columns(end=end_of(trace.launches)).moved()
     mode = "device" if len(trace.device) else "cpu"
     waits = _data_waits(trace.host, steps, steps["thread"][0] if len(steps) else None)
     kernels, others, covered = _work(trace, launches, steps, waits, note)

@@ -12,6 +12,7 @@ from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
 
 STEP = re.compile(r"ProfilerStep\s*#(\d{1,18})$")  # a longer number fits no column
+_PIECE = 1 << 16  # times that are looked up at once
 COVERED = 0.98  # share of a step's launches that must not be lost; with fewer, the step is partial
 LINKED = 0.5  # share of records with a launch above which a record without one is an exception
 
@@ -29,11 +30,12 @@ def host_steps(host: Table) -> Table:
     A mark inside another one is the same step, marked twice. Numbers that begin again (a profiler for each epoch) are
     counted on, with a gap of one, because the steps between were not recorded.
     """
-    of_row = host.of_words("name", step_number, otherwise=NO_STEP)
-    chosen = (of_row != NO_STEP) & (host["start"] != UNKNOWN) & (host["duration"] >= 0)
-    rows = host.take(chosen, "start", "duration", "thread")
+    marks = np.flatnonzero(host.where("name", lambda word: step_number(word) != NO_STEP))
+    rows = host.take(marks, "name", "start", "duration", "thread")
+    rows = rows.take((rows["start"] != UNKNOWN) & (rows["duration"] >= 0))
+    number = rows.of_words("name", step_number, otherwise=NO_STEP)
     steps = Table(
-        {"step": of_row[chosen], "host_start": rows["start"], "host_end": end_of(rows), "thread": rows["thread"]}
+        {"step": number, "host_start": rows["start"], "host_end": end_of(rows), "thread": rows["thread"]}
     ).sort("host_start")
     steps = steps.take(disjoint(steps["host_start"], steps["host_end"]))
     return steps.with_columns(step=_counted_on(steps["step"]))
@@ -73,9 +75,13 @@ def step_at(times: Column, steps: Table) -> Column:
     """Return the number of the step whose host interval contains each time, `NO_STEP` if there is none."""
     if not len(steps):
         return np.full(len(times), NO_STEP)
-    at = np.searchsorted(steps["host_start"], times, "right") - 1
-    inside = (at >= 0) & (times < steps["host_end"][at])
-    return np.where(inside, steps["step"][at], NO_STEP)
+    result = np.empty(len(times), np.int64)
+    for low in range(0, len(times), _PIECE):
+        part = times[low : low + _PIECE]
+        at = np.searchsorted(steps["host_start"], part, "right") - 1
+        inside = (at >= 0) & (part < steps["host_end"][at])
+        result[low : low + _PIECE] = np.where(inside, steps["step"][at], NO_STEP)
+    return result
 
 
 def step_of_device_work(table: Table, steps: Table) -> Column:
@@ -87,13 +93,14 @@ def step_of_device_work(table: Table, steps: Table) -> Column:
     last, because the host may be a step ahead.
     """
     linked = table["launch_start"] != UNKNOWN
-    by_launch = step_at(np.where(linked, table["launch_start"], 0), steps)
-    by_start = step_at(table["start"], steps)
+    step = step_at(table["launch_start"], steps)
+    step[~linked] = NO_STEP
     if not len(table) or linked.mean() < LINKED:
-        return np.where(linked, by_launch, by_start)
-    step = np.where(linked, by_launch, NO_STEP)
+        return np.where(linked, step, step_at(table["start"], steps))
+    if linked.all():
+        return step
     latest = np.maximum.accumulate(np.where(linked, np.arange(len(table)), -1))
-    running = np.where(latest >= 0, by_launch[np.maximum(latest, 0)], NO_STEP)
+    running = np.where(latest >= 0, step[np.maximum(latest, 0)], NO_STEP)
     for stream in np.unique(table["stream"][~linked]).tolist():
         rows = np.flatnonzero(table["stream"] == stream)
         has = linked[rows]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from rankscope.analysis.core.heap import return_freed_memory
 from rankscope.analysis.core.notices import AnalysisError, Notice, UnreadableTraceError
 from rankscope.analysis.core.progress import Progress
 from rankscope.analysis.core.table import Table
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 NO_RANK = -1  # the file does not state its rank; the caller finds it
 _POOL_FROM = 500 << 20  # bytes of JSON above which starting processes pays
+_LARGE_FROM = 300 << 20  # bytes of JSON above which a rank's columns are long
 _SCANNER_FROM = 8 << 20  # bytes of JSON above which loading the compiled scanner pays
 _COMPILE_FROM = 40 << 20  # bytes of JSON above which compiling it, once a user, pays
 _WITH_TABLES = 64  # ranks up to which the large tables of each are cached: reports of more need those of few
@@ -73,6 +75,8 @@ def prepare_rank(job: Job) -> Outcome:
     data = _cached(job, folder)
     if data is not None:
         return Outcome(job=job, data=data)
+    if job.json_bytes >= _LARGE_FROM:
+        return_freed_memory()
     traces, notices = _read(job)
     if not traces or (len(traces) > 1 and not are_windows(traces)):
         return Outcome(job=job, notices=notices, conflicting=bool(traces))

@@ -43,7 +43,7 @@ class RankTrace(msgspec.Struct, kw_only=True):
 
     files: list[str]
     rank: int | None
-    device: Table  # DEVICE_COLUMNS + COLLECTIVE_COLUMNS
+    device: Table  # DEVICE_COLUMNS + COLLECTIVE_COLUMNS; from Kineto in order of start
     launches: Table  # LAUNCH_COLUMNS: runtime and driver calls
     host: Table  # HOST_COLUMNS: operators and annotations on CPU threads
     source: str = "kineto"  # the recorder: "kineto" or "nsys"
@@ -70,11 +70,12 @@ def plausible(trace: "RankTrace") -> "RankTrace":
     """Return the trace with times that cannot be as unknown ones, so that no computation with times overflows."""
 
     def checked(table: Table) -> Table:
-        start, duration = table["start"], table["duration"]
-        return table.with_columns(
-            start=np.where((start > EARLIEST) & (start < LATEST), start, UNKNOWN),
-            duration=np.where((duration > -LONGEST) & (duration < LONGEST), duration, UNKNOWN),
-        )
+        limits = {"start": (EARLIEST, LATEST), "duration": (-LONGEST, LONGEST)}
+        for name, (low, high) in limits.items():
+            good = (table[name] > low) & (table[name] < high)
+            if not (good | (table[name] == UNKNOWN)).all():  # otherwise there is nothing to copy
+                table = table.with_columns(**{name: np.where(good, table[name], UNKNOWN)})
+        return table
 
     tables = {name: checked(getattr(trace, name)) for name in ("device", "launches", "host")}
     return msgspec.structs.replace(trace, **tables)

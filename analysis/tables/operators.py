@@ -256,7 +256,7 @@ def _launched(data: RankData, steps: list[int]) -> Table:
     usable = (kernels["launch_start"] != UNKNOWN) & np.isin(kernels["step"], steps)
     took = kernels["end"][usable] - kernels["start"][usable]
     found = Table({"time": kernels["launch_start"][usable], "thread": kernels["launch_thread"][usable], "took": took})
-    return found.sort("thread", "time")
+    return found.sort("thread", "time").moved()
 
 
 def _device_time(launched: Table, host: Table, parent: Column) -> Column:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from rankscope.analysis.core import sm_share
+from rankscope.analysis.core.columns import sort_in_place
 from rankscope.analysis.core.notices import Notice
+from rankscope.analysis.core.on_disk import MANY, OnDisk, Written
 from rankscope.analysis.core.record_kinds import ANNOTATION, DEVICE, KERNEL, MEMCPY, is_copy, part_of
 from rankscope.analysis.core.sparse import Sparse
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
@@ -36,6 +38,7 @@ _COLUMNS = {
     "launches": LAUNCH_COLUMNS,
     "host": (*HOST_COLUMNS, CALL_ROW),
 }
+_FEW = (*COLLECTIVE_COLUMNS, CALL_ROW)  # columns of few rows, which stay in memory
 _FIRST = 1 << 10  # rows that a column has room for at first
 _SMALL = {"activity": np.int8, "annotation": np.int8}
 
@@ -45,20 +48,45 @@ def _type(name: str) -> type:
 
 
 class _Growing:
-    """A column that rows are added to. It grows in place, so that no second copy of a large column is ever made."""
+    """A column that rows are added to. It grows in place, so that no second copy of a large column is ever made.
 
-    def __init__(self, kind: type) -> None:
+    With many rows it moves to the disk, if there is room.
+    """
+
+    def __init__(self, kind: type, *, may_move: bool) -> None:
         self._array: Column = np.empty(_FIRST, kind)
         self._count = 0
+        self._may_move = may_move
+        self._written: Written | None = None
 
     def add(self, values: Column) -> None:
+        if self._written is not None:
+            try:
+                self._written.add(values)
+                return
+            except OSError:  # the disk is full
+                self._array, self._written = self._written.read_back(), None
+                self._count = len(self._array)
         after = self._count + len(values)
         if after > len(self._array):
             self._array.resize(max(after, 2 * len(self._array)), refcheck=False)
         self._array[self._count : after] = values
         self._count = after
+        if self._may_move and after >= MANY:
+            self._move()
 
-    def finish(self) -> Column:
+    def _move(self) -> None:
+        self._may_move = False
+        try:
+            written = Written(self._array.dtype)
+            written.add(self._array[: self._count])
+        except OSError:  # there is no place for temporary files, or no room
+            return
+        self._array, self._written = np.empty(0, self._array.dtype), written
+
+    def finish(self) -> Any:
+        if self._written is not None:
+            return self._written.column()
         self._array.resize(self._count, refcheck=False)
         return self._array
 
@@ -103,7 +131,10 @@ class Builder:
     def __init__(self) -> None:
         self.codes: defaultdict[str, Codes] = defaultdict(Codes)
         self.codes["group_ranks"] = Codes(names=False)  # lists, which are read
-        self._tables = {part: {name: _Growing(_type(name)) for name in names} for part, names in _COLUMNS.items()}
+        self._tables = {
+            part: {name: _Growing(_type(name), may_move=name not in _FEW) for name in names}
+            for part, names in _COLUMNS.items()
+        }
         self._rows = dict.fromkeys(_COLUMNS, 0)
         self._classes: dict[Any, str | None] = {}
         self._open: defaultdict[tuple[str, str], OpenRanges] = defaultdict(OpenRanges)
@@ -222,15 +253,20 @@ class Builder:
         """Return the collected rows of a table, with `start` in ns since 1970 as everywhere else."""
         joined: dict[str, Any] = {name: column.finish() for name, column in self._tables[part].items()}
         start = joined["start"]
-        start[start != UNKNOWN] += base
+        if isinstance(start, OnDisk):
+            joined["start"] = start.with_offset(base, UNKNOWN)
+        else:
+            np.add(start, base, out=start, where=start != UNKNOWN)
         rows = joined.pop(CALL_ROW, None)
         for name in COLLECTIVE_COLUMNS if rows is not None else ():
             joined[name] = Sparse(rows, joined[name], len(start), -1 if name in CODED else UNKNOWN)
+        if part == "device":
+            joined = sort_in_place(joined, "start")
         table = Table(joined, {name: words[name] for name in joined if name in CODED})
         if part != "device":
             return table
         copies = table.where("name", is_copy) & (table["activity"] == KERNEL)
-        return table.with_columns(activity=np.where(copies, MEMCPY, table["activity"]))
+        return table.with_columns(activity=np.where(copies, MEMCPY, table["activity"])).moved()
 
     def finish(self, reader: Contents, base: int) -> RankTrace:
         """Return the trace; `base` is the origin of the file's times (ns since 1970)."""

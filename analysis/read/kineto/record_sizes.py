@@ -38,7 +38,8 @@ class _Record(msgspec.Struct):
 def with_sizes(trace: RankTrace, path: Path) -> RankTrace:
     """Return the trace with the element counts and types of such collectives, if it was recorded with shapes."""
     host = trace.host
-    rows = np.flatnonzero(host.where("name", has_shapes) & (host["in_nelems"] == UNKNOWN) & (host["collective"] < 0))
+    rows = np.flatnonzero(host.where("name", has_shapes))
+    rows = rows[(host["in_nelems"][rows] == UNKNOWN) & (host["collective"][rows] < 0)]
     recorded = trace.extra.get(HAS_SHAPES, True)
     found = _records(path, base_time(trace.extra)) if recorded and len(rows) and _lacks_sizes(trace) else {}
     if not found:

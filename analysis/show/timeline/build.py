@@ -11,7 +11,7 @@ import numpy as np
 
 from rankscope.analysis.align.groups import group_name
 from rankscope.analysis.core import group_by
-from rankscope.analysis.core.intervals import Intervals, covers
+from rankscope.analysis.core.intervals import EMPTY, Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.packed import LazyTable
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
@@ -24,6 +24,7 @@ from rankscope.analysis.show.timeline.tiles import lanes, tile
 WHOLE_WINDOW = -1  # the number of the only step if a recording has no steps
 MOST_ROWS = 64  # with more ranks, the figure and the page show most of them only as a density
 _SHOWN_OF_MANY = 12  # ranks of a folded timeline that have their own row
+_PIECE = 1 << 16  # intervals that are moved to the common clock at once
 _NOTHING = np.zeros(0, np.int64)
 NO_INTERVALS = Table({"start": _NOTHING, "end": _NOTHING, "name": _NOTHING.astype(np.int32)}, {"name": []})
 
@@ -241,7 +242,7 @@ def _worth_a_row(lateness: dict[int, dict[int, int]], ranks: Sequence[int]) -> l
 def _view(analysis: Analysis, data: RankData, windows: Table, calls: Table, *, detailed: bool) -> RankView:
     whole = np.array([windows["start"].min(), windows["end"].max()]) if len(windows) else np.zeros(2, np.int64)
     transfer, wait, comm, compute, copies, data_wait = (
-        _reaching(_common(analysis, data.rank, part), whole)
+        _reaching(analysis, data.rank, part, whole)
         for part in (*communication_sets(calls), data.compute, data.copies, data.data_wait)
     )
     order = windows.sort("start")
@@ -270,14 +271,14 @@ def _communication(transfer: Intervals, wait: Intervals, comm: Intervals, comput
     return spans.with_columns(hidden=covers(compute, spans["start"]))
 
 
-def _reaching(part: Intervals, whole: Column) -> Intervals:
-    """Return the intervals of a set that reach into a window."""
-    low, high = np.searchsorted(part[1], whole[0], "right"), np.searchsorted(part[0], whole[1], "left")
-    return part[:, low:high]
-
-
-def _common(analysis: Analysis, rank: int, part: Intervals) -> Intervals:
-    return np.stack([analysis.alignment.to_common(rank, part[0]), analysis.alignment.to_common(rank, part[1])])
+def _reaching(analysis: Analysis, rank: int, part: Intervals, whole: Column) -> Intervals:
+    """Return the intervals of a set that reach into a window, on the common clock; of millions most do not."""
+    found = [EMPTY]
+    for first in range(0, part.shape[1], _PIECE):
+        start, end = (analysis.alignment.to_common(rank, times[first : first + _PIECE]) for times in part)
+        low, high = np.searchsorted(end, whole[0], "right"), np.searchsorted(start, whole[1], "left")
+        found.append(np.stack([start[low:high], end[low:high]]))
+    return np.concatenate(found, axis=1)
 
 
 def _shifted(analysis: Analysis, rank: int, table: Table) -> Table:

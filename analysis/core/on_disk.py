@@ -1,0 +1,118 @@
+"""A column in a file of its own, for the millions of records of a large trace: only what is asked for is in memory."""
+
+import mmap
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rankscope.analysis.core.column_like import ColumnLike
+
+MANY = 1 << 17  # rows from which a column is better on the disk: the operators of some 70 MB of JSON
+_PIECE = 1 << 16  # rows that are in memory at a time
+
+
+class OnDisk(ColumnLike):
+    """A column of `length` rows in an open file that has no name, so that it is gone when nobody has it any more.
+
+    `offset` is added to each value but `unknown`.
+    """
+
+    def __init__(self, file: Any, kind: Any, length: int, *, offset: int = 0, unknown: int = 0) -> None:
+        self._file, self._offset, self._unknown = file, offset, unknown
+        self._bytes = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        self._values = np.frombuffer(self._bytes, kind, length)
+
+    @property
+    def dtype(self) -> Any:
+        return self._values.dtype
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def full(self) -> Any:
+        result = np.empty(len(self), self.dtype)
+        for low in range(0, len(self), _PIECE):
+            result[low : low + _PIECE] = self[low : low + _PIECE]
+        return result
+
+    def __getitem__(self, index: Any) -> Any:
+        if not isinstance(index, slice) and np.size(index) > _PIECE:
+            return self._long(np.asarray(index))
+        found = self._values[index]
+        if self._offset:
+            found = np.where(found == self._unknown, found, found + self._offset)[()]
+        elif isinstance(index, slice):
+            found = found.copy()
+        self._bytes.madvise(mmap.MADV_DONTNEED)  # pages that were read count as memory of the process until then
+        return found
+
+    def _long(self, index: Any) -> Any:
+        """Return the values of many rows (a mask or positions), with only some pages in memory at a time."""
+        if index.dtype == bool:
+            if len(index) != len(self):
+                raise IndexError(f"a mask of {len(index)} rows for a column of {len(self)}")
+            index = np.flatnonzero(index)
+        result = np.empty(len(index), self.dtype)
+        for low in range(0, len(index), _PIECE):
+            result[low : low + _PIECE] = self[index[low : low + _PIECE]]
+        return result
+
+    def mapped(self, function: Callable[[Any], Any]) -> Any:
+        parts = [function(self[low : low + _PIECE]) for low in range(0, max(1, len(self)), _PIECE)]
+        return np.concatenate(parts)
+
+    def with_offset(self, offset: int, unknown: int) -> "OnDisk":
+        """Return the column with `offset` added to each value but `unknown`."""
+        return OnDisk(self._file, self.dtype, len(self), offset=offset, unknown=unknown)
+
+    def reordered(self, order: Any) -> Any:
+        """Return the values at `order` as a new column, on the disk if there is room."""
+        try:
+            written = Written(self.dtype)
+            for low in range(0, len(order), _PIECE):
+                written.add(self[order[low : low + _PIECE]])
+            return written.column()
+        except OSError:
+            return self.full()[order]
+
+    def __reduce__(self) -> Any:
+        return np.array, (self.full(),)
+
+
+class Written:
+    """A column of which each part goes to a file when it is there. Raises `OSError` if it cannot."""
+
+    def __init__(self, kind: Any) -> None:
+        self._kind, self._count = np.dtype(kind), 0
+        self._file = tempfile.TemporaryFile(prefix="rankscope-", buffering=0)
+
+    def add(self, values: Any) -> None:
+        """Write more values; what was added before stays readable if the disk is full."""
+        left = np.ascontiguousarray(values, self._kind).view(np.uint8).data
+        self._file.seek(self._count * self._kind.itemsize)
+        while left:
+            left = left[self._file.write(left) :]
+        self._count += len(values)
+
+    def read_back(self) -> Any:
+        """Return what was written, as an array."""
+        self._file.seek(0)
+        return np.fromfile(self._file, self._kind, self._count)
+
+    def column(self) -> OnDisk:
+        """Return the column; nothing may be added afterwards."""
+        return OnDisk(self._file, self._kind, self._count)
+
+
+def moved(column: Any) -> Any:
+    """Return an array as a column on the disk if it is long and there is room, otherwise unchanged."""
+    if not isinstance(column, np.ndarray) or len(column) < MANY:
+        return column
+    try:
+        written = Written(column.dtype)
+        written.add(column)
+    except OSError:  # there is no place for temporary files, or no room
+        return column
+    return written.column()
