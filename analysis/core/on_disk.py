@@ -14,15 +14,14 @@ _PIECE = 1 << 16  # rows that are in memory at a time
 
 
 class OnDisk(ColumnLike):
-    """A column of `length` rows in an open file that has no name, so that it is gone when nobody has it any more.
+    """A column of `length` rows in a file that has no name, so that it is gone when nobody has it any more.
 
     `offset` is added to each value but `unknown`.
     """
 
-    def __init__(self, file: Any, kind: Any, length: int, *, offset: int = 0, unknown: int = 0) -> None:
-        self._file, self._offset, self._unknown = file, offset, unknown
-        self._bytes = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        self._values = np.frombuffer(self._bytes, kind, length)
+    def __init__(self, file: mmap.mmap, kind: Any, length: int, *, offset: int = 0, unknown: int = 0) -> None:
+        self._bytes, self._offset, self._unknown = file, offset, unknown
+        self._values = np.frombuffer(file, kind, length)
 
     @property
     def dtype(self) -> Any:
@@ -65,7 +64,7 @@ class OnDisk(ColumnLike):
 
     def with_offset(self, offset: int, unknown: int) -> "OnDisk":
         """Return the column with `offset` added to each value but `unknown`."""
-        return OnDisk(self._file, self.dtype, len(self), offset=offset, unknown=unknown)
+        return OnDisk(self._bytes, self.dtype, len(self), offset=offset, unknown=unknown)
 
     def reordered(self, order: Any) -> Any:
         """Return the values at `order` as a new column, on the disk if there is room."""
@@ -83,6 +82,8 @@ class OnDisk(ColumnLike):
 
 class Written:
     """A column of which each part goes to a file when it is there. Raises `OSError` if it cannot."""
+
+    _file: Any = None
 
     def __init__(self, kind: Any) -> None:
         self._kind, self._count = np.dtype(kind), 0
@@ -103,7 +104,11 @@ class Written:
 
     def column(self) -> OnDisk:
         """Return the column; nothing may be added afterwards."""
-        return OnDisk(self._file, self._kind, self._count)
+        return OnDisk(mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ), self._kind, self._count)
+
+    def __del__(self) -> None:
+        if self._file is not None:
+            self._file.close()  # the map of a column has a descriptor of its own
 
 
 def moved(column: Any) -> Any:

@@ -1,0 +1,138 @@
+"""A column on the disk is the same as the array for whoever reads it, and so is an analysis with all columns there."""
+
+import errno
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rankscope.analysis import Options, load, summarise
+from rankscope.analysis.core import nesting, on_disk, sm_share
+from rankscope.analysis.core.columns import assigned, sort_in_place
+from rankscope.analysis.core.on_disk import OnDisk, Written, moved
+from rankscope.analysis.core.sparse import Sparse
+from rankscope.analysis.core.table import UNKNOWN, Table
+from rankscope.analysis.rank import steps
+from rankscope.analysis.read.kineto import columns
+from rankscope.analysis.show.tables import tables
+
+DATA = Path(__file__).parents[2] / "data"
+VALUES = st.lists(st.sampled_from([-7, 0, 1, 5, 2**40, UNKNOWN]), min_size=1, max_size=40)
+
+
+@contextmanager
+def small_pieces() -> Iterator[None]:
+    """Make every column a long one, of which only a few rows are in memory at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (on_disk, columns):
+            patch.setattr(module, "MANY", 1)
+        for module, rows in ((on_disk, 7), (nesting, 5), (sm_share, 3), (steps, 9)):
+            patch.setattr(module, "_PIECE", rows)
+        yield
+
+
+@given(st.data(), VALUES, st.integers(0, 3))
+@small_pieces()
+def test_rows_masks_and_comparisons(data: Any, values: list[int], offset: int) -> None:
+    array = np.array(values, np.int64)
+    written = Written(np.int64)
+    for part in np.array_split(array, 3):
+        written.add(part)
+    column, full = written.column().with_offset(offset, UNKNOWN), np.where(array == UNKNOWN, UNKNOWN, array + offset)
+    rows = np.array(data.draw(st.lists(st.integers(-len(full), len(full) - 1))), np.int64)
+    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(full), max_size=len(full))))
+    low, high = sorted(data.draw(st.tuples(st.integers(0, 40), st.integers(0, 40))))
+    for index in (rows, mask, slice(low, high), -1):
+        np.testing.assert_array_equal(column[index], full[index])
+    np.testing.assert_array_equal(column > 0, full > 0)
+    np.testing.assert_array_equal(full - column, full - full)
+    np.testing.assert_array_equal(np.maximum(column, 1), np.maximum(full, 1))
+    np.testing.assert_array_equal(column.reordered(np.argsort(full)), np.sort(full))
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(column)), full)
+    assert (column.dtype, column.nbytes, len(column)) == (full.dtype, full.nbytes, len(full))
+    assert (column.tolist(), column.min(), column.copy().sum()) == (full.tolist(), full.min(), full.sum())
+
+
+@given(st.data(), VALUES)
+@small_pieces()
+def test_columns_are_sorted_and_changed_alike(data: Any, values: list[int]) -> None:
+    """The same rows as with arrays, whichever way a column is kept."""
+    key = np.array(values, np.int64)
+    few = np.array(sorted(data.draw(st.sets(st.integers(0, len(key) - 1)))), np.int64)
+    sparse = np.full(len(key), -1)
+    sparse[few] = few
+    full = {"key": key, "other": np.arange(len(key)), "disk": np.arange(len(key)), "few": sparse}
+    kept = {**full, "key": key.copy(), "other": full["other"].copy(), "disk": moved(full["disk"])}
+    kept["few"] = Sparse(few, few, len(key), -1)
+    order = np.argsort(key, kind="stable")
+    after = sort_in_place(kept, "key")
+    assert isinstance(after["disk"], OnDisk) and isinstance(after["few"], Sparse)
+    rows = np.array(sorted(data.draw(st.sets(st.integers(0, len(key) - 1)))), np.int64)
+    changed = assigned(after, rows, {"few": rows * 10, "other": 5})
+    for name, column in full.items():
+        expected = column[order]
+        np.testing.assert_array_equal(np.asarray(after[name]), expected)
+        if name in ("few", "other"):
+            expected[rows] = rows * 10 if name == "few" else 5
+        np.testing.assert_array_equal(np.asarray(changed[name]), expected)
+
+
+@pytest.mark.parametrize("name", ["traces/big_straggler_gpu_w4", "traces/fsdp2_w2", "cases/O02-sync-events"])
+def test_an_analysis_says_the_same(name: str) -> None:
+    with small_pieces():
+        pieces = load(DATA / name, options=Options(cache=False))
+        found, summary = tables(pieces), summarise(pieces)
+    whole = load(DATA / name, options=Options(cache=False))
+    for analysis, there in ((pieces, True), (whole, False)):
+        assert isinstance(analysis.ranks[0].kernels["start"], OnDisk) == there
+        assert isinstance(analysis.ranks[0].host["start"], OnDisk) == there
+    assert summarise(whole) == summary
+    for title, table in tables(whole).items():
+        assert found[title].to_arrow().equals(table.to_arrow())
+
+
+def test_a_full_disk_keeps_columns_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether there is no room from the beginning, or none after the first part."""
+    summary = summarise(load(DATA / "traces" / "two_groups_w2", options=Options(cache=False)))
+    monkeypatch.setattr(on_disk, "MANY", 1)
+    monkeypatch.setattr(columns, "MANY", 1)
+    add = Written.add
+    for fits in (0, 1):
+        added: dict[int, int] = {}
+
+        def until_full(self: Written, values: Any, fits: int = fits, added: dict[int, int] = added) -> None:
+            added[id(self)] = added.get(id(self), 0) + 1
+            if added[id(self)] > fits:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            add(self, values)
+
+        monkeypatch.setattr(Written, "add", until_full)
+        assert summarise(load(DATA / "traces" / "two_groups_w2", options=Options(cache=False))) == summary
+
+
+def test_a_written_part_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a disk took before it was full is still there."""
+    monkeypatch.setattr(columns, "MANY", 2)
+    growing = columns._Growing(np.int64, may_move=True)
+    growing.add(np.array([1, 2, 3]))
+
+    def full(self: Written, values: Any) -> None:
+        self._file.write(b"\1\2\3")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Written, "add", full)
+    growing.add(np.array([4]))
+    growing.add(np.array([5, 6]))
+    assert growing.finish().tolist() == [1, 2, 3, 4, 5, 6]
+
+
+def test_only_columns_of_many_rows_move() -> None:
+    short, long = np.zeros(on_disk.MANY - 1, np.int8), np.zeros(on_disk.MANY, np.int8)
+    table = Table({"a": short}).moved(), Table({"a": long}).moved()
+    assert [isinstance(each["a"], OnDisk) for each in table] == [False, True]
