@@ -188,7 +188,7 @@ class Bench:
         programs = [*self.plain(path, once=True)] if megabytes <= 100 else []
         for command in ("analyze --out OUT", "analyze --json OUT/s.json", "ingest --out OUT"):
             programs += self.ours(command, path, once=once)
-        peer = self.hta("tables", path / "rank0.json") if megabytes <= 100 else []
+        peer = self.hta("tables", path / "rank0.json") if megabytes <= 1000 else []
         self.alternate(f"one rank, {megabytes} MB of JSON (HTA: reading alone)", [*programs, *peer])
 
     def ranks(self, count: int, *, once: bool) -> None:

@@ -1,12 +1,17 @@
 """The scanner's kernels as machine code for this processor: compiled by numba once, kept, and loaded without numba.
 
 Importing numba and reading its own cache takes 0.35 CPU s and 120 MB, which is more than reading a small trace needs.
-So the code is kept as an object file. LLVM alone (llvmlite) loads it.
+So the code is kept: as a shared library if there is a linker, otherwise as an object file, which LLVM (llvmlite) loads.
+Loading LLVM takes 0.07 CPU s, loading a library takes nothing.
 """
 
 import ctypes
 import functools
 import hashlib
+import itertools
+import platform
+import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +19,12 @@ from typing import Any, NamedTuple
 from rankscope.conf.files import read_bytes, replacing
 from rankscope.conf.user_cache import is_private, user_folder
 
-_CHECKSUM_BYTES = 32  # at the beginning of the file
+_CHECKSUM_BYTES = 32  # at the end of the file, where it is no part of a library
+_LIBRARY, _OBJECT = ".so", ".o"
+_LINKERS = (("ld",), ("ld.lld",), ("cc", "-nostdlib"))
+_LINKING_S = 60
+_CPUINFO = Path("/proc/cpuinfo")
+_OF_PROCESSOR = ("vendor", "model", "cpu family", "stepping", "flags", "Features", "CPU ")  # how its lines begin
 _PREFIX = "rankscope_"  # of the functions' names: C has an `index` of its own
 _HERE = Path(__file__).parent
 
@@ -50,13 +60,15 @@ def kernels() -> Kernels:
 def _found() -> Kernels | Exception:
     """Return the functions, or why there are none: to find that out for each file would take as long each time."""
     try:
-        path = _path()
-        kept = None if path is None else loaded(path)
-        if kept is not None:
-            return kept
-        code = _compiled()
-        if path is not None:
-            _keep(path, code)
+        paths = _paths()
+        for path in paths:
+            kept = loaded(path)
+            if kept is not None:
+                return kept
+        code, independent = _compiled()
+        if paths:
+            library = _linked(independent)
+            _keep(paths[0], library) if library is not None else _keep(paths[1], code)
         return _functions(code)
     except Exception as error:  # a boundary: other versions of numba and LLVM fail in ways of their own
         return error
@@ -66,23 +78,22 @@ def are_kept() -> bool:
     """Return whether the kernels are loaded, or were compiled before for this processor. Then they cost little."""
     if _found.cache_info().currsize:
         return True
-    if not any(_folder().glob(f"{_sources()}-*.o")):  # importing LLVM would be for nothing
-        return False
     try:
-        path = _path()
+        return any(path.exists() for path in _paths())
     except Exception:  # the same boundary
         return False
-    return path is not None and path.exists()
 
 
 def _folder() -> Path:
     return user_folder() / "scanner"
 
 
-def _path() -> Path | None:
-    """Return the file of the kept code, existing or not; None if others could write to it: what is in it is run."""
+def _paths() -> list[Path]:
+    """Return the files of the kept code, existing or not; none if others could write to them: their code is run."""
     folder = _folder()
-    return folder / f"{_sources()}-{_processor()}.o" if is_private(folder) else None
+    if not is_private(folder):
+        return []
+    return [folder / f"{_sources()}-{_processor()}{suffix}" for suffix in (_LIBRARY, _OBJECT)]
 
 
 @functools.cache
@@ -93,16 +104,15 @@ def _sources() -> str:
 
 
 def _processor() -> str:
-    """Return a digest of what decides which code is right and fast: LLVM's version and the processor."""
-    import llvmlite
-    import llvmlite.binding as llvm
+    """Return a digest of the processor and its features, which decide what code is right and fast."""
+    try:
+        with _CPUINFO.open() as file:  # all cores of a host are alike, and the text of many takes long
+            lines = list(itertools.takewhile(str.strip, file))
+        what = [platform.machine(), *(line for line in lines if line.startswith(_OF_PROCESSOR))]
+    except OSError:  # another system
+        import llvmlite.binding as llvm
 
-    what = (
-        llvmlite.__version__,
-        llvm.get_process_triple(),
-        llvm.get_host_cpu_name(),
-        llvm.get_host_cpu_features().flatten(),
-    )
+        what = [llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
     return hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()
 
 
@@ -112,8 +122,10 @@ def loaded(path: Path) -> Kernels | None:
         kept = read_bytes(path)
     except (OSError, ValueError):
         return None
-    code = kept[_CHECKSUM_BYTES:]
-    return _functions(code) if kept[:_CHECKSUM_BYTES] == _checksum(code) else None
+    code = kept[:-_CHECKSUM_BYTES]
+    if kept[-_CHECKSUM_BYTES:] != _checksum(code):
+        return None
+    return _of_library(path) if path.suffix == _LIBRARY else _functions(code)
 
 
 def _checksum(code: bytes) -> bytes:
@@ -123,37 +135,60 @@ def _checksum(code: bytes) -> bytes:
 def _keep(path: Path, code: bytes) -> None:
     try:
         with replacing(path) as temporary:
-            temporary.write_bytes(_checksum(code) + code)
+            temporary.write_bytes(code + _checksum(code))
     except OSError:  # a full disk: the next process compiles again
         return
 
 
-def _machine() -> Any:
+def _machine(**how: Any) -> Any:
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_triple(llvm.get_process_triple())
     features = llvm.get_host_cpu_features().flatten()
-    return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=features, opt=3, codemodel="jitdefault", jit=True
-    )
+    return target.create_target_machine(cpu=llvm.get_host_cpu_name(), features=features, opt=3, **how)
 
 
-def _compiled() -> bytes:
-    """Compile the kernels; returns an object file with a function for each."""
+_IN_PLACE: dict[str, Any] = {"codemodel": "jitdefault", "jit": True}  # code that LLVM loads itself
+
+
+def _compiled() -> tuple[bytes, bytes]:
+    """Compile the kernels; returns object files with a function for each: one that LLVM loads, and one to be linked."""
     import llvmlite.binding as llvm
 
     from rankscope.analysis.read.kineto.fast.index import count_lines, index
     from rankscope.analysis.read.kineto.fast.rows import scan
     from rankscope.analysis.read.kineto.fast.symbols import rehash
 
-    machine = _machine()
     program = llvm.parse_assembly("")
     for name, kernel in Kernels(index, scan, count_lines, rehash)._asdict().items():
         program.link_in(_module(_PREFIX + name, kernel))
-    code: bytes = machine.emit_object(program)
-    return code
+    independent: bytes = _machine(reloc="pic", codemodel="small").emit_object(program.clone())
+    code: bytes = _machine(**_IN_PLACE).emit_object(program)
+    return code, independent
+
+
+def _linked(code: bytes) -> bytes | None:
+    """Return a shared library of an object file; None if there is no linker for it."""
+    with tempfile.TemporaryDirectory(prefix="rankscope-") as folder:
+        source, library = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
+        source.write_bytes(code)
+        for linker in _LINKERS:
+            command = [*linker, "-shared", "-z", "noexecstack", "-o", str(library), str(source)]
+            try:
+                subprocess.run(command, capture_output=True, check=True, timeout=_LINKING_S)
+                _of_library(library)
+                return library.read_bytes()
+            except (OSError, AttributeError, subprocess.SubprocessError):
+                continue
+    return None
+
+
+def _of_library(path: Path) -> Kernels:
+    library = ctypes.CDLL(str(path))
+    addresses = {name: ctypes.cast(getattr(library, _PREFIX + name), ctypes.c_void_p).value for name in _ARGUMENTS}
+    return Kernels(**{name: _function(address, _ARGUMENTS[name], library) for name, address in addresses.items()})
 
 
 def _module(name: str, kernel: Any) -> Any:
@@ -173,26 +208,25 @@ def _functions(code: bytes) -> Kernels:
     """Load an object file into this process."""
     import llvmlite.binding as llvm
 
-    machine = _machine()
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(**_IN_PLACE))
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    return Kernels(**{name: _function(engine, name, count) for name, count in _ARGUMENTS.items()})
+    addresses = {name: engine.get_function_address(_PREFIX + name) for name in _ARGUMENTS}
+    return Kernels(**{name: _function(address, _ARGUMENTS[name], engine) for name, address in addresses.items()})
 
 
-def _function(engine: Any, name: str, arguments: int) -> Kernel:
-    """Return a kernel as a Python function.
+def _function(address: Any, arguments: int, owner: Any) -> Kernel:
+    """Return a kernel as a Python function; `owner` has the memory of its code.
 
     numba's functions return a status, and take the addresses of their value and of an exception before the arguments.
     """
-    address = engine.get_function_address(_PREFIX + name)
     native = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *[ctypes.c_int64] * arguments)(address)
 
     def call(*values: int) -> int:
         value, exception = ctypes.c_int64(), ctypes.c_void_p()
         status = native(ctypes.byref(value), ctypes.byref(exception), *values)
-        assert status == 0, f"{name} ended with status {status}"
+        assert status == 0, f"a kernel ended with status {status}"
         return value.value
 
-    call.engine = engine  # type: ignore[attr-defined]  # its memory holds the code
+    call.owner = owner  # type: ignore[attr-defined]
     return call
