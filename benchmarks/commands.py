@@ -140,7 +140,7 @@ class Bench:
         command = [sys.executable, str(HERE / "plain_script.py"), str(path)]
         return [Program("plain script", command, self.scratch, warm=True, once=once)]
 
-    def hta(self, task: str, path: Path) -> list[Program]:
+    def hta(self, task: str, path: Path, *, once: bool = False) -> list[Program]:
         """Return the peer in an environment of its own, which the first call installs."""
         if not self.peer:
             return []
@@ -150,7 +150,7 @@ class Bench:
             [str(place / "bin" / "python"), str(HERE / "hta_peer.py"), task, str(path)],
             self.scratch,
             warm=True,
-            once=True,
+            once=once,
         )
         if not place.exists():
             subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
@@ -185,10 +185,10 @@ class Bench:
 
     def one(self, megabytes: int, *, once: bool) -> None:
         path = self.of_size(megabytes)
-        programs = [*self.plain(path, once=True)] if megabytes <= 100 else []
+        programs = [*self.plain(path, once=once)] if megabytes <= 100 else []
         for command in ("analyze --out OUT", "analyze --json OUT/s.json", "ingest --out OUT"):
             programs += self.ours(command, path, once=once)
-        peer = self.hta("tables", path / "rank0.json") if megabytes <= 1000 else []
+        peer = self.hta("tables", path / "rank0.json", once=once) if megabytes <= 1000 else []  # 5 GB of memory
         self.alternate(f"one rank, {megabytes} MB of JSON (HTA: reading alone)", [*programs, *peer])
 
     def ranks(self, count: int, *, once: bool) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rankscope.analysis.core.column_like import ColumnLike
 
-MANY = 1 << 17  # rows from which a column is better on the disk: the operators of some 70 MB of JSON
+MANY = 1 << 18  # rows from which a column is better on the disk: the operators of some 140 MB of JSON
 _PIECE = 1 << 16  # rows that are in memory at a time
 
 

@@ -1,13 +1,16 @@
 """Runs the ranks' jobs on a Dask cluster instead of in local processes: an address in, an `Executor` out."""
 
-from concurrent.futures import Executor
+from typing import TYPE_CHECKING
 
 from rankscope.analysis.core.notices import AnalysisError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _WAIT_S = 20
 
 
-def executor(address: str) -> Executor:
+def executor(address: str) -> "Executor":
     """Return an executor of the cluster at `address` (tcp://host:port, or a scheduler file).
 
     Its workers must see the traces under the same paths and have this rankscope installed. If a worker dies, its task

@@ -19,7 +19,7 @@ from rankscope.analysis.core.notices import Level, Notice, UnreadableTraceError
 from rankscope.analysis.read.kineto.event_schema import Event, array_end, decode, is_wrong_cut
 from rankscope.analysis.read.kineto.metadata import unique_keys
 from rankscope.analysis.read.kineto.repair import BOUNDARY, joined, repair
-from rankscope.analysis.read.kineto.stream import WINDOW, Stream
+from rankscope.analysis.read.kineto.stream import WINDOW, Stream, Window
 from rankscope.conf.plain_text import path_text
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class EventReader:
         self._repairs: Counter[str] = Counter()
 
     def __iter__(self) -> "Iterator[list[Event] | Block]":
-        windows = iter(self._stream)
+        windows = self._stream.in_one_buffer()
         buffer, head = self._find_array(windows)
         tail: bytes | None = None
         for window in itertools.chain([b""] if buffer else [], windows):
@@ -96,7 +96,7 @@ class EventReader:
             self.has_shapes = buffer.find(_SHAPES, 0, len(buffer) if self._byte < _SEARCHED else _TAIL) >= 0
 
     @staticmethod
-    def _to_the_end(tail: bytes, windows: Iterator[bytes]) -> bytes:
+    def _to_the_end(tail: bytes, windows: Iterator[Window]) -> bytes:
         """Read what follows the events, up to the size of one event: metadata, or damage that is reported later."""
         for window in windows:
             if len(tail) <= MAX_EVENT:
@@ -110,7 +110,7 @@ class EventReader:
 
     # --- the parts of the file -------------------------------------------------------------------------------
 
-    def _find_array(self, windows: Iterator[bytes]) -> tuple[bytes, bytes]:
+    def _find_array(self, windows: Iterator[Window]) -> tuple[bytes, bytes]:
         buffer = b""
         for window in windows:
             buffer += window
@@ -305,9 +305,9 @@ class EventReader:
         return UnreadableTraceError(self.notices[-1])
 
 
-def _behind(used: int, buffer: bytes, window: bytes) -> bytes:
+def _behind(used: int, buffer: bytes, window: Window) -> bytes:
     """Return what follows the first `used` bytes of both; both together are copied only if they must be."""
-    return window[used - len(buffer) :] if used >= len(buffer) else buffer[used:] + window
+    return bytes(window[used - len(buffer) :]) if used >= len(buffer) else buffer[used:] + window
 
 
 _TRIES = 20

@@ -13,6 +13,7 @@ from isal import isal_zlib
 
 from rankscope.conf.files import open_regular
 
+Window = bytes | memoryview
 WINDOW = 8 << 20  # bytes yielded at a time
 _GZIP = b"\x1f\x8b"
 _READ = 1 << 18  # bytes of gzip: some 3 MB of JSON; not more, because a decoder copies what follows its member
@@ -31,6 +32,17 @@ class Stream:
             gzipped = file.read(2) == _GZIP
             file.seek(0)
             yield from self._gathered(file) if gzipped else iter(lambda: file.read(self.window), b"")
+
+    def in_one_buffer(self) -> Iterator[Window]:
+        """Yield the windows; each is valid until the next one. New memory for each takes as long as reading a file."""
+        with os.fdopen(open_regular(self.path, follow=True), "rb", buffering=0) as file:
+            if file.read(2) == _GZIP:
+                yield from self
+                return
+            file.seek(0)
+            buffer = memoryview(bytearray(min(self.window, os.fstat(file.fileno()).st_size + 1)))
+            while size := file.readinto(buffer):
+                yield buffer[:size]
 
     def _gathered(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield windows of the usual size, because the reader looks at each again from its beginning."""

@@ -18,6 +18,7 @@ from rankscope.analysis.read.kineto.columns import CALL_ROW
 from rankscope.analysis.read.kineto.fast import layout
 from rankscope.analysis.read.kineto.fast.keys import key_tables
 from rankscope.analysis.read.kineto.fast.machine_code import kernels
+from rankscope.analysis.read.kineto.stream import Window
 from rankscope.analysis.read.rank_trace import CODED
 
 WINDOW = 2 << 20  # bytes: small enough for the CPU cache
@@ -57,7 +58,7 @@ class Scanner:
         for number, buffer in enumerate(self._buffers):
             self._state[layout.OUT + number] = _address(buffer)
 
-    def scan(self, before: bytes, window: bytes) -> Scanned | None:
+    def scan(self, before: bytes, window: Window) -> Scanned | None:
         """Read the complete events of `before` and `window`, which follow one another; None: not plain JSON."""
         index, scan, count_lines, _ = kernels()
         size = len(before) + len(window)
