@@ -6,7 +6,6 @@ ends), the reader, and this package's sources. It is written elsewhere and then 
 
 import hashlib
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -60,7 +59,7 @@ def save(folder: Path, data: RankData, *, tables: bool = True) -> bool:
 
     A cache that cannot be written is not an error. Tables that it lacks are read from the traces if they are needed.
     """
-    aside = folder.with_name(f".{folder.name}-{secrets.token_hex(8)}")
+    aside = folder.with_name(f".{folder.name}-{os.urandom(8).hex()}")
     try:
         aside.mkdir(parents=True)
         for name in store.LARGE if tables else ():

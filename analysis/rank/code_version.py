@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 from pathlib import Path
 
 from rankscope import conf
@@ -12,6 +13,10 @@ _SOURCES = (".py", ".jinja", ".js", ".css")
 @functools.cache
 def code_version() -> str:
     """Return the digest of the sources of `analysis` and `conf`, with the templates of the pages."""
-    folders = [Path(__file__).parents[1], Path(conf.__file__).parent]
-    sources = [path for folder in folders for path in folder.rglob("*") if path.suffix in _SOURCES]
-    return hashlib.blake2b(b"".join(path.read_bytes() for path in sorted(sources)), digest_size=8).hexdigest()
+    digest = hashlib.blake2b(digest_size=8)
+    for top in (Path(__file__).parents[1], Path(conf.__file__).parent):
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(top) for name in names]
+        for path in sorted(path for path in found if path.endswith(_SOURCES)):
+            with open(path, "rb", buffering=0) as file:
+                digest.update(file.read())
+    return digest.hexdigest()
