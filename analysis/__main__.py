@@ -2,6 +2,7 @@
 
 import sys
 
-from rankscope.analysis.commands.analyze import main
+from rankscope.conf.cli import program
 
-sys.exit(main(sys.argv[1:]))
+sys.argv[1:1] = ["analyze"]
+program()

@@ -111,3 +111,17 @@ def test_json_goes_into_pipes_and_through_links(tmp_path: Path) -> None:
 def test_a_wrong_command_gets_the_nearest(word: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main([word]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "own", "value"), [("analyze", None, "1"), ("timeline", "4", "4"), ("run", None, None)]
+)
+def test_only_commands_that_start_no_program_limit_threads(
+    command: str, own: str | None, value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user's script inherits the environment of `rankscope run`."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", own or "")
+    if own is None:
+        monkeypatch.delenv("OPENBLAS_NUM_THREADS")
+    cli._without_idle_threads([command])
+    assert os.environ.get("OPENBLAS_NUM_THREADS") == value
