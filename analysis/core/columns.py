@@ -58,14 +58,14 @@ def sort_in_place(columns: Mapping[str, Any], by: str) -> dict[str, Any]:
         return dict(columns)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    moved: dict[int, tuple[Any, Any]] = {}
+    places: dict[int, tuple[Any, Any]] = {}
     result = {}
     for name, column in columns.items():
         if isinstance(column, Sparse):
-            if id(column.rows) not in moved:
+            if id(column.rows) not in places:
                 at = place[column.rows]
-                moved[id(column.rows)] = (np.sort(at), np.argsort(at))
-            rows, own = moved[id(column.rows)]
+                places[id(column.rows)] = (np.sort(at), np.argsort(at))
+            rows, own = places[id(column.rows)]
             result[name] = Sparse(rows, column.values[own], column.length, column.fill)
         else:
             result[name] = column.reordered(order) if isinstance(column, OnDisk) else _permuted(column, order)

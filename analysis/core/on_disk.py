@@ -81,7 +81,7 @@ class OnDisk(ColumnLike):
 
 
 class Written:
-    """A column of which each part goes to a file when it is there. Raises `OSError` if it cannot."""
+    """A column that is written to a file part by part. Its methods raise `OSError` if that is not possible."""
 
     _file: Any = None
 
@@ -90,7 +90,7 @@ class Written:
         self._file = tempfile.TemporaryFile(prefix="rankscope-", buffering=0)
 
     def add(self, values: Any) -> None:
-        """Write more values; what was added before stays readable if the disk is full."""
+        """Write more values. If the disk is full, what was added before can still be read."""
         left = np.ascontiguousarray(values, self._kind).view(np.uint8).data
         self._file.seek(self._count * self._kind.itemsize)
         while left:
@@ -118,6 +118,6 @@ def moved(column: Any) -> Any:
     try:
         written = Written(column.dtype)
         written.add(column)
-    except OSError:  # there is no place for temporary files, or no room
+        return written.column()
+    except OSError:  # there is no place for temporary files, no room, or no descriptor
         return column
-    return written.column()

@@ -86,7 +86,10 @@ class _Growing:
 
     def finish(self) -> Any:
         if self._written is not None:
-            return self._written.column()
+            try:
+                return self._written.column()
+            except OSError:  # no descriptor is left
+                return self._written.read_back()
         self._array.resize(self._count, refcheck=False)
         return self._array
 

@@ -132,6 +132,20 @@ def test_a_written_part_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert growing.finish().tolist() == [1, 2, 3, 4, 5, 6]
 
 
+def test_without_descriptors_columns_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A column needs one. Other columns, or the user's limit, may have taken the last one."""
+    monkeypatch.setattr(columns, "MANY", 2)
+    growing = columns._Growing(np.int64, may_move=True)
+    growing.add(np.array([1, 2, 3]))
+
+    def refused(self: Written) -> OnDisk:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Written, "column", refused)
+    assert growing.finish().tolist() == [1, 2, 3]
+    assert isinstance(moved(np.zeros(on_disk.MANY)), np.ndarray)
+
+
 def test_only_columns_of_many_rows_move() -> None:
     short, long = np.zeros(on_disk.MANY - 1, np.int8), np.zeros(on_disk.MANY, np.int8)
     table = Table({"a": short}).moved(), Table({"a": long}).moved()
