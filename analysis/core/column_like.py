@@ -41,7 +41,10 @@ class ColumnLike(NDArrayOperatorsMixin):
         return full if dtype is None else full.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if method == "__call__" and not options and all(each is self or np.isscalar(each) for each in inputs):
+        if any(isinstance(each, ColumnLike) for each in options.get("out", ())):
+            return NotImplemented
+        single = method == "__call__" and ufunc.nout == 1 and not options
+        if single and all(each is self or np.isscalar(each) for each in inputs):
             return self.mapped(lambda values: ufunc(*(values if each is self else each for each in inputs)))
         plain = [np.asarray(each) if isinstance(each, ColumnLike) else each for each in inputs]
         return getattr(ufunc, method)(*plain, **options)

@@ -1,6 +1,9 @@
 """A column in a file of its own, for the millions of records of a large trace: only what is asked for is in memory."""
 
+import errno
 import mmap
+import os
+import resource
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +14,15 @@ from rankscope.analysis.core.column_like import ColumnLike
 
 MANY = 1 << 18  # rows from which a column is better on the disk: the operators of some 140 MB of JSON
 _PIECE = 1 << 16  # rows that are in memory at a time
+_OF_DESCRIPTORS = 0.5  # share of the descriptors that a process may have
+
+
+def _descriptors() -> int:
+    """Return how many descriptors this process has; 0 if the system does not say."""
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
 
 
 class OnDisk(ColumnLike):
@@ -37,7 +49,7 @@ class OnDisk(ColumnLike):
         return result
 
     def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, slice) and np.size(index) > _PIECE:
+        if not isinstance(index, slice) and np.ndim(index) == 1 and np.size(index) > _PIECE:
             return self._long(np.asarray(index))
         found = self._values[index]
         if self._offset:
@@ -87,6 +99,8 @@ class Written:
 
     def __init__(self, kind: Any) -> None:
         self._kind, self._count = np.dtype(kind), 0
+        if _descriptors() > resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _OF_DESCRIPTORS:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # others need some, too
         self._file = tempfile.TemporaryFile(prefix="rankscope-", buffering=0)
 
     def add(self, values: Any) -> None:

@@ -92,9 +92,13 @@ class Table:
         return np.asarray(codes.mapped(values.__getitem__) if isinstance(codes, ColumnLike) else values[codes])
 
     @staticmethod
-    def concat(tables: Iterable["Table"]) -> "Table":
-        """Stack tables with the same columns. Their words are merged and the codes rewritten."""
+    def concat(tables: Iterable["Table"], *, on_disk: bool = False) -> "Table":
+        """Stack tables with the same columns. Their words are merged and the codes rewritten.
+
+        With `on_disk`, long columns are moved there one by one.
+        """
         parts = list(tables)
+        kept = moved if on_disk else np.asarray
         if len(parts) == 1:
             return parts[0]
         words: dict[str, list[str]] = {}
@@ -102,9 +106,9 @@ class Table:
         for name in parts[0].columns:
             if name in parts[0].words:
                 words[name], codes = _merge_words([(part[name], part.words[name]) for part in parts])
-                columns[name] = np.concatenate(codes)
+                columns[name] = kept(np.concatenate(codes))
             else:
-                columns[name] = np.concatenate([np.asarray(part[name]) for part in parts])
+                columns[name] = kept(np.concatenate([np.asarray(part[name]) for part in parts]))
         return Table(columns, words)
 
     def to_arrow(self) -> "pa.Table":

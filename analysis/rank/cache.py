@@ -8,6 +8,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rankscope.analysis.core import packed
@@ -60,18 +61,30 @@ def save(folder: Path, data: RankData, *, tables: bool = True) -> bool:
     A cache that cannot be written is not an error. Tables that it lacks are read from the traces if they are needed.
     """
     aside = folder.with_name(f".{folder.name}-{os.urandom(8).hex()}")
+    broken = aside.with_name(f"{aside.name}-old")
     try:
         aside.mkdir(parents=True)
         for name in store.LARGE if tables else ():
             packed.write_table(aside / f"{name}.z", getattr(data, name))
         (aside / _REDUCED).write_bytes(store.pack(data))
-        if folder.exists():  # a broken one
-            shutil.rmtree(folder)
+        if os.path.lexists(folder):  # a broken entry, or what is none
+            folder.rename(broken)
         aside.rename(folder)
     except (OSError, ValueError):
-        shutil.rmtree(aside, ignore_errors=True)
         return False
+    finally:
+        _remove(aside)
+        _remove(broken)
     return True
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder, a file or a link, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def prune_user_folder() -> None:

@@ -129,9 +129,9 @@ def merge_cycles(traces: list[RankTrace]) -> RankTrace:
     return msgspec.structs.replace(
         first,
         files=[file for trace in traces for file in trace.files],
-        device=Table.concat([trace.device for trace in shifted]),
-        launches=Table.concat([trace.launches for trace in shifted]),
-        host=Table.concat([trace.host for trace in shifted]),
+        device=Table.concat([trace.device for trace in shifted], on_disk=True),
+        launches=Table.concat([trace.launches for trace in shifted], on_disk=True),
+        host=Table.concat([trace.host for trace in shifted], on_disk=True),
         complete=all(trace.complete for trace in traces),
         windows=sorted(window for window in map(_window, traces) if window is not None),
         notices=[notice for trace in traces for notice in trace.notices],
@@ -152,7 +152,7 @@ def _namespaced(trace: RankTrace, index: int) -> RankTrace:
 
     def shift(table: Table, *names: str) -> Table:
         moved = {name: np.where(table[name] == UNKNOWN, UNKNOWN, table[name] + (index << 48)) for name in names}
-        return table.with_columns(**moved)
+        return table.with_columns(**moved).moved()
 
     return msgspec.structs.replace(
         trace,

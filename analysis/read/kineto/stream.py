@@ -40,7 +40,8 @@ class Stream:
                 yield from self
                 return
             file.seek(0)
-            buffer = memoryview(bytearray(min(self.window, os.fstat(file.fileno()).st_size + 1)))
+            size = max(_READ, os.fstat(file.fileno()).st_size + 1)  # some file systems do not know the size
+            buffer = memoryview(bytearray(min(self.window, size)))
             while size := file.readinto(buffer):
                 yield buffer[:size]
 

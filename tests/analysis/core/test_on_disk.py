@@ -2,6 +2,7 @@
 
 import errno
 import pickle
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from rankscope.analysis.core.sparse import Sparse
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.rank import steps
 from rankscope.analysis.read.kineto import columns
+from rankscope.analysis.read.kineto import reader as kineto
+from rankscope.analysis.read.rank_trace import merge_cycles
 from rankscope.analysis.show.tables import tables
 
 DATA = Path(__file__).parents[2] / "data"
@@ -55,6 +58,9 @@ def test_rows_masks_and_comparisons(data: Any, values: list[int], offset: int) -
     np.testing.assert_array_equal(np.maximum(column, 1), np.maximum(full, 1))
     np.testing.assert_array_equal(column.reordered(np.argsort(full)), np.sort(full))
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(column)), full)
+    np.testing.assert_array_equal(column[np.arange(2).reshape(2, 1) - 1], full[np.arange(2).reshape(2, 1) - 1])
+    with pytest.raises(TypeError):
+        column += 1  # nobody writes to it
     assert (column.dtype, column.nbytes, len(column)) == (full.dtype, full.nbytes, len(full))
     assert (column.tolist(), column.min(), column.copy().sum()) == (full.tolist(), full.min(), full.sum())
 
@@ -81,6 +87,18 @@ def test_columns_are_sorted_and_changed_alike(data: Any, values: list[int]) -> N
         if name in ("few", "other"):
             expected[rows] = rows * 10 if name == "few" else 5
         np.testing.assert_array_equal(np.asarray(changed[name]), expected)
+
+
+def test_several_cycles_of_a_rank_are_on_the_disk() -> None:
+    first = kineto.read(DATA / "traces" / "two_groups_w2" / "rank0.json.gz")
+    whole = merge_cycles([first, first])
+    with small_pieces():
+        joined = merge_cycles([first, first])
+    for part in ("device", "launches", "host"):
+        kept, full = getattr(joined, part), getattr(whole, part)
+        assert isinstance(kept["start"], OnDisk) and not isinstance(full["start"], OnDisk)
+        for name in full.columns:
+            np.testing.assert_array_equal(np.asarray(kept[name]), np.asarray(full[name]))
 
 
 @pytest.mark.parametrize("name", ["traces/big_straggler_gpu_w4", "traces/fsdp2_w2", "cases/O02-sync-events"])
@@ -141,6 +159,9 @@ def test_without_descriptors_columns_stay_in_memory(monkeypatch: pytest.MonkeyPa
     def refused(self: Written) -> OnDisk:
         raise OSError(errno.EMFILE, "Too many open files")
 
+    with monkeypatch.context() as patch:
+        patch.setattr(resource, "getrlimit", lambda _: (8, 8))
+        assert isinstance(moved(np.zeros(on_disk.MANY)), np.ndarray)  # the others that are left are for others
     monkeypatch.setattr(Written, "column", refused)
     assert growing.finish().tolist() == [1, 2, 3]
     assert isinstance(moved(np.zeros(on_disk.MANY)), np.ndarray)

@@ -14,7 +14,8 @@ import pytest
 
 from rankscope.analysis import AnalysisError, Options, load, summarise
 from rankscope.analysis.commands.analyze import main
-from rankscope.analysis.rank import pool, workers
+from rankscope.analysis.rank import pool, store, workers
+from rankscope.analysis.rank.rank_data import RankData
 from rankscope.analysis.read.kineto import reader as kineto
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
@@ -82,6 +83,33 @@ def test_a_broken_entry_is_made_again(traces: Path, cache: Path, reads: list[str
         (entry / "rank.msgpack").write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]) if damage is None else damage)
     assert summary(traces) == first and len(reads) == 8
     assert summary(traces) == first and len(reads) == 8
+
+
+@pytest.mark.parametrize("instead", ["a file", "a link"])
+def test_what_is_no_entry_is_replaced(instead: str, traces: Path, cache: Path, reads: list[str]) -> None:
+    load(traces)
+    for entry in entries(cache):
+        entry.rename(cache / entry.name)
+        if instead == "a file":
+            entry.write_text("no entry")
+        else:
+            entry.symlink_to("nowhere")
+    reads.clear()
+    load(traces)
+    load(traces)
+    assert len(reads) == 4 and all(entry.is_dir() and not entry.is_symlink() for entry in entries(cache))
+
+
+def test_an_interrupted_command_leaves_no_half_entry(
+    traces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(data: RankData) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "pack", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(traces)
+    assert entries(cache) == []
 
 
 def test_a_broken_table_is_made_again(traces: Path, cache: Path) -> None:

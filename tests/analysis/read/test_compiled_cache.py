@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -30,9 +31,9 @@ COMPILED, KEPT, KEPT_AS_OBJECT = "2 numba llvmlite\n", "2\n", "2 llvmlite\n"
 needs_linker = pytest.mark.skipif(shutil.which("ld") is None, reason="ld is not installed: apt-get install binutils")
 
 
-def count_with(cache: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+def count_with(cache: Path, code: str = COUNT, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache), **variables}
-    return subprocess.run([sys.executable, "-c", COUNT], env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +54,37 @@ def test_kept_code_needs_no_compiler(cache: Path) -> None:
     assert (done.stdout, done.stderr, done.returncode) == (KEPT, "", 0)
 
 
-def test_without_a_linker_llvm_loads_it(tmp_path: Path) -> None:
-    done = [count_with(tmp_path, PATH=str(tmp_path)) for _ in range(2)]
+@pytest.mark.parametrize("lacking", ["linker", "temporary folder"])
+def test_without_a_library_llvm_loads_it(lacking: str, tmp_path: Path) -> None:
+    code = COUNT
+    if lacking == "temporary folder":
+        code = f"import tempfile; tempfile.tempdir = {str(tmp_path / 'none')!r}\n{COUNT}"
+    variables = {"PATH": str(tmp_path)} if lacking == "linker" else {}
+    done = [count_with(tmp_path, code, **variables) for _ in range(2)]
     assert [each.stdout for each in done] == [COMPILED, KEPT_AS_OBJECT]
     assert [each.stderr for each in done] == ["", ""]
+
+
+@needs_linker
+def test_a_library_that_may_not_run_is_replaced(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of the cache's folder may be forbidden to run (mounted with noexec), or only on some hosts."""
+    code = machine_code.loaded(kept_in(cache))
+    assert code is not None
+
+    def refused(path: Path) -> machine_code.Kernels:
+        raise OSError("failed to map segment from shared object")
+
+    monkeypatch.setattr(machine_code, "_of_library", refused)
+    assert machine_code.loaded(kept_in(cache)) is None
+    paths = tmp_path / "kernels.so", tmp_path / "kernels.o"
+    machine_code._keep(b"object", kept_in(cache).read_bytes(), *paths)
+    assert [path.exists() for path in paths] == [False, True]
+
+
+def test_a_processor_with_other_words_is_asked_of_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = machine_code._processor()
+    monkeypatch.setattr(platform, "machine", lambda: "ppc64le")
+    assert machine_code._read_processor() == [] and machine_code._processor() != known
 
 
 def test_damaged_code_is_never_loaded(cache: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import platform
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,8 @@ from rankscope.conf.user_cache import is_private, user_folder
 _CHECKSUM_BYTES = 32  # at the end of the file, where it is no part of a library
 _LIBRARY, _OBJECT = ".so", ".o"
 _LINKERS = (("ld",), ("ld.lld",), ("cc", "-nostdlib"))
-_LINKING_S = 60
+_LINKING_S = 20
+_KNOWN_MACHINES = ("x86_64", "aarch64")
 _CPUINFO = Path("/proc/cpuinfo")
 _OF_PROCESSOR = ("vendor", "model", "cpu family", "stepping", "flags", "Features", "CPU ")  # how its lines begin
 _PREFIX = "rankscope_"  # of the functions' names: C has an `index` of its own
@@ -67,8 +69,7 @@ def _found() -> Kernels | Exception:
                 return kept
         code, independent = _compiled()
         if paths:
-            library = _linked(independent)
-            _keep(paths[0], library) if library is not None else _keep(paths[1], code)
+            _keep(code, _linked(independent), *paths)
         return _functions(code)
     except Exception as error:  # a boundary: other versions of numba and LLVM fail in ways of their own
         return error
@@ -105,15 +106,24 @@ def _sources() -> str:
 
 def _processor() -> str:
     """Return a digest of the processor and its features, which decide what code is right and fast."""
-    try:
-        with _CPUINFO.open() as file:  # all cores of a host are alike, and the text of many takes long
-            lines = list(itertools.takewhile(str.strip, file))
-        what = [platform.machine(), *(line for line in lines if line.startswith(_OF_PROCESSOR))]
-    except OSError:  # another system
+    what = _read_processor()
+    if not what:
         import llvmlite.binding as llvm
 
         what = [llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
     return hashlib.blake2b(repr(what).encode(), digest_size=8).hexdigest()
+
+
+def _read_processor() -> list[str]:
+    """Return what the system says of the processor; nothing if we do not know its words for it, or it says nothing."""
+    if platform.machine() not in _KNOWN_MACHINES:
+        return []
+    try:
+        with _CPUINFO.open() as file:  # all cores of a host are alike, and the text of many takes long
+            lines = list(itertools.takewhile(str.strip, file))
+    except OSError:
+        return []
+    return [platform.machine(), *(line for line in lines if line.startswith(_OF_PROCESSOR))]
 
 
 def loaded(path: Path) -> Kernels | None:
@@ -125,19 +135,34 @@ def loaded(path: Path) -> Kernels | None:
     code = kept[:-_CHECKSUM_BYTES]
     if kept[-_CHECKSUM_BYTES:] != _checksum(code):
         return None
-    return _of_library(path) if path.suffix == _LIBRARY else _functions(code)
+    if path.suffix != _LIBRARY:
+        return _functions(code)
+    try:
+        return _of_library(path)
+    except (OSError, AttributeError):  # no program may run from this folder: the object file serves
+        return None
 
 
 def _checksum(code: bytes) -> bytes:
     return hashlib.blake2b(code, digest_size=_CHECKSUM_BYTES).digest()
 
 
-def _keep(path: Path, code: bytes) -> None:
+def _keep(code: bytes, library: bytes | None, library_path: Path, code_path: Path) -> None:
+    """Keep the library if it can be loaded from its place, otherwise the object file."""
     try:
-        with replacing(path) as temporary:
-            temporary.write_bytes(code + _checksum(code))
+        if library is not None:
+            _write(library_path, library)
+            if loaded(library_path) is not None:
+                return
+            library_path.unlink()
+        _write(code_path, code)
     except OSError:  # a full disk: the next process compiles again
         return
+
+
+def _write(path: Path, code: bytes) -> None:
+    with replacing(path) as temporary:
+        temporary.write_bytes(code + _checksum(code))
 
 
 def _machine(**how: Any) -> Any:
@@ -171,17 +196,17 @@ def _compiled() -> tuple[bytes, bytes]:
 
 def _linked(code: bytes) -> bytes | None:
     """Return a shared library of an object file; None if there is no linker for it."""
-    with tempfile.TemporaryDirectory(prefix="rankscope-") as folder:
-        source, library = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
-        source.write_bytes(code)
-        for linker in _LINKERS:
-            command = [*linker, "-shared", "-z", "noexecstack", "-o", str(library), str(source)]
-            try:
-                subprocess.run(command, capture_output=True, check=True, timeout=_LINKING_S)
-                _of_library(library)
-                return library.read_bytes()
-            except (OSError, AttributeError, subprocess.SubprocessError):
-                continue
+    try:
+        with tempfile.TemporaryDirectory(prefix="rankscope-") as folder:
+            source, library = Path(folder) / "kernels.o", Path(folder) / "kernels.so"
+            source.write_bytes(code)
+            for linker in _LINKERS:
+                command = [*linker, "-shared", "-z", "noexecstack", "-o", str(library), str(source)]
+                with suppress(OSError, subprocess.SubprocessError):
+                    subprocess.run(command, capture_output=True, check=True, timeout=_LINKING_S)
+                    return library.read_bytes()
+    except OSError:  # no room for temporary files
+        return None
     return None
 
 
