@@ -29,6 +29,12 @@ def return_freed_memory() -> None:
     _set(_MMAP_THRESHOLD, _OF_MILLIONS)
 
 
+def trim() -> None:
+    """Give all memory that is free back to the system, also that between blocks that are not."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _set(parameter: int, value: int) -> None:
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(parameter, value)

@@ -41,12 +41,19 @@ def pieces(thread: Column, start: Column, duration: Column, wanted: Column, most
     """
     for each in np.unique(thread).tolist():
         rows = np.flatnonzero(wanted & (thread == each)).astype(np.min_scalar_type(-len(thread)))
-        rows = rows[np.argsort(start[rows], kind="stable")]
+        if not _are_in_order(rows, start):
+            rows = rows[np.argsort(start[rows], kind="stable")]
         borders = np.append(_free(rows, start, duration), len(rows))
         at = borders[np.searchsorted(borders, np.arange(most, len(rows), most))]
         for low, high in pairwise(np.unique([0, *at.tolist(), len(rows)]).tolist()):
             piece = rows[low:high]
             yield piece[order(thread[piece], start[piece], start[piece] + np.maximum(duration[piece], 0))]
+
+
+def _are_in_order(rows: Column, start: Column) -> bool:
+    """Return whether the rows begin one after the other."""
+    parts = (start[rows[low : low + _PIECE + 1]] for low in range(0, len(rows), _PIECE))
+    return all(bool((part[1:] >= part[:-1]).all()) for part in parts)
 
 
 def _free(rows: Column, start: Column, duration: Column) -> Column:

@@ -7,10 +7,11 @@ per step. The parts by priority: compute, exposed transfer, exposed wait, copy, 
 import numpy as np
 
 from rankscope.analysis.align.clock import Alignment
-from rankscope.analysis.core.intervals import Intervals, either, length, measure, union
+from rankscope.analysis.core.intervals import EMPTY, Intervals, either, length, measure, union
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import RankData
 
+_PIECE = 1 << 16  # intervals that are joined at once
 PARTS = ("compute", "exposed_transfer", "exposed_wait", "copy", "data_stall", "host_gap")
 
 
@@ -20,11 +21,7 @@ def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
     known = calls["ready_ns"] != UNKNOWN
     transfer, wait, comm = communication_sets(calls)
 
-    covered = data.compute
-    levels = [measure(covered, start, end)]
-    for layer in (transfer, wait, comm, data.copies, data.data_wait):
-        covered = either(covered, layer)
-        levels.append(measure(covered, start, end))
+    levels = _levels([data.compute, transfer, wait, comm, data.copies, data.data_wait], start, end)
     compute, with_transfer, with_wait, with_comm, with_copy, with_stall = levels
     unsplit = with_comm > with_wait  # communication without a partner: it cannot be split into wait and transfer
     comm_ns, transfer_ns = measure(comm, start, end), measure(transfer, start, end)
@@ -59,6 +56,24 @@ def measure_steps(data: RankData, calls: Table, alignment: Alignment) -> Table:
             "complete": data.steps["complete"],
         }
     )
+
+
+def _levels(layers: list[Intervals], start: Column, end: Column) -> list[Column]:
+    """Return for each layer how much of each step (ns) it and the layers before it cover.
+
+    A few steps are taken at a time if the layers have millions of intervals.
+    """
+    at_once = max(1, len(start) * _PIECE // max(1, sum(layer.shape[1] for layer in layers)))
+    levels: list[list[Column]] = [[np.zeros(0, np.int64)] for _ in layers]
+    for low in range(0, len(start), at_once):
+        begins, ends = start[low : low + at_once], end[low : low + at_once]
+        first, last = min(begins.min(), ends.min()), max(begins.max(), ends.max())
+        covered = EMPTY
+        for layer, found in zip(layers, levels, strict=True):
+            reaching = layer[:, np.searchsorted(layer[1], first) : np.searchsorted(layer[0], last)]
+            covered = either(covered, reaching)
+            found.append(measure(covered, begins, ends))
+    return [np.concatenate(found) for found in levels]
 
 
 def communication_sets(calls: Table) -> tuple[Intervals, Intervals, Intervals]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from rankscope.analysis.core.heap import return_freed_memory
+from rankscope.analysis.core.heap import return_freed_memory, trim
 from rankscope.analysis.core.notices import AnalysisError, Notice, UnreadableTraceError
 from rankscope.analysis.core.progress import Progress
 from rankscope.analysis.core.table import Table
@@ -84,6 +84,8 @@ def prepare_rank(job: Job) -> Outcome:
     trace = light_pass.without_open_steps(light_pass.completed(merge_cycles(traces), path), path)
     where = python_stacks.where([source.path for source in job.sources], trace.extra)
     data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank), where)
+    if job.json_bytes >= _LARGE_FROM:
+        trim()
     saved = None if folder is None or notices else cache.save(folder, data, tables=job.cache_tables)
     if not job.keep_tables:
         data = (_cached(job, folder) if saved else None) or store.without_large(data, _large_again(job))

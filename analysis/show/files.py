@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rankscope.analysis.core.heap import trim
 from rankscope.analysis.core.json import Json
 from rankscope.analysis.core.png import png
 from rankscope.analysis.core.table import Table
@@ -27,6 +28,7 @@ def write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
         return
     (folder / "tables").mkdir(exist_ok=True)
     made = tables(analysis)
+    trim()  # Arrow and the page need some 50 MB next
     for part, table in made.items():
         write_parquet(folder / "tables" / f"{part}.parquet", table.to_arrow())
     write_text(folder / "report.md", report(summary, analysis.run_dir))

@@ -12,6 +12,7 @@ import numpy as np
 
 from rankscope.analysis.core import nesting
 from rankscope.analysis.core.kernel_families import is_matmul, uses_tensor_cores
+from rankscope.analysis.core.on_disk import moved
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import mean_by_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
@@ -254,9 +255,12 @@ def _launched(data: RankData, steps: list[int]) -> Table:
         kernels = kernels.take(np.zeros(len(kernels), bool))
         return Table({"time": kernels["start"], "thread": kernels["start"], "took": kernels["start"]})
     usable = (kernels["launch_start"] != UNKNOWN) & np.isin(kernels["step"], steps)
-    took = kernels["end"][usable] - kernels["start"][usable]
-    found = Table({"time": kernels["launch_start"][usable], "thread": kernels["launch_thread"][usable], "took": took})
-    return found.sort("thread", "time").moved()
+    columns = {
+        "time": moved(kernels["launch_start"][usable]),
+        "thread": moved(kernels["launch_thread"][usable]),
+        "took": moved(kernels["end"][usable] - kernels["start"][usable]),
+    }
+    return Table(columns).sort("thread", "time")
 
 
 def _device_time(launched: Table, host: Table, parent: Column) -> Column:
