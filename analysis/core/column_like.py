@@ -9,7 +9,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 
 class ColumnLike(NDArrayOperatorsMixin):
-    """A column that takes less memory than its array. numpy's functions get the array, made for the occasion."""
+    """A column that takes less memory than its array. numpy's functions get an array that is made for the call."""
 
     @property
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What is done to all columns of a table at once, whichever way each of them is kept."""
+"""Takes, changes and sorts all columns of a table at once: arrays, sparse columns and columns on the disk."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -52,7 +52,7 @@ def assigned(columns: Mapping[str, Any], rows: Any, values: Mapping[str, Any]) -
 
 
 def sort_in_place(columns: Mapping[str, Any], by: str) -> dict[str, Any]:
-    """Sort columns that nobody else has, with no second copy of all; rows with the same key keep their order."""
+    """Sort columns that nobody else has, one by one. Rows with the same key keep their order."""
     order = np.argsort(columns[by], kind="stable")
     if (order[1:] > order[:-1]).all():
         return dict(columns)

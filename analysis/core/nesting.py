@@ -2,7 +2,7 @@
 
 Rows are in `order`: by thread, then by start, the longer one first. So a row is nested in an earlier one, and what is
 nested in a row follows it directly. The parent of a row is the last earlier row of its thread that still runs when the
-row begins. All functions work on complete columns, because a trace has millions of rows.
+row begins. `pieces` cuts the millions of rows of a trace; all other functions work on the columns of a piece.
 """
 
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from rankscope.analysis.core import at_once
 from rankscope.analysis.core.table import Column
 
 NONE = -1  # no parent
-_PIECE = 1 << 16  # rows that are looked at together if there are millions
 
 
 def order(thread: Column, start: Column, end: Column) -> Column:
@@ -52,23 +52,24 @@ def pieces(thread: Column, start: Column, duration: Column, wanted: Column, most
 
 def _are_in_order(rows: Column, start: Column) -> bool:
     """Return whether the rows begin one after the other."""
-    parts = (start[rows[low : low + _PIECE + 1]] for low in range(0, len(rows), _PIECE))
+    parts = (start[rows[low : low + at_once.ROWS + 1]] for low in range(0, len(rows), at_once.ROWS))
     return all(bool((part[1:] >= part[:-1]).all()) for part in parts)
 
 
 def _free(rows: Column, start: Column, duration: Column) -> Column:
     """Return the positions in `rows` (in order of start) of rows that begin when all before them have ended."""
+    if not len(rows):
+        return np.zeros(0, np.int64)
     found = []
-    begun = ended = None
-    for low in range(0, len(rows), _PIECE):
-        part = rows[low : low + _PIECE]
+    begun = ended = start[rows[0]]
+    for low in range(0, len(rows), at_once.ROWS):
+        part = rows[low : low + at_once.ROWS]
         begins, took = start[part], np.maximum(duration[part], 0)
-        ends = np.maximum.accumulate(begins + took if ended is None else np.append(ended, begins + took))[-len(part) :]
-        before = np.append(begins[0] if begun is None else begun, begins[:-1])
-        reached = np.append(begins[0] if ended is None else ended, ends[:-1])
+        ends = np.maximum.accumulate(np.append(ended, begins + took))[1:]
+        before, reached = np.append(begun, begins[:-1]), np.append(ended, ends[:-1])
         found.append(low + np.flatnonzero((begins > before) & (reached <= begins)))
         begun, ended = begins[-1], ends[-1]
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+    return np.concatenate(found)
 
 
 def parents(thread: Column, start: Column, end: Column) -> Column:

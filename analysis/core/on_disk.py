@@ -10,19 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.analysis.core import at_once
 from rankscope.analysis.core.column_like import ColumnLike
 
 MANY = 1 << 18  # rows from which a column is better on the disk: the operators of some 140 MB of JSON
-_PIECE = 1 << 16  # rows that are in memory at a time
 _OF_DESCRIPTORS = 0.5  # share of the descriptors that a process may have
 
 
-def _descriptors() -> int:
-    """Return how many descriptors this process has; 0 if the system does not say."""
+def _are_descriptors_left() -> bool:
+    """Return whether columns may take one more descriptor, because other files need some, too."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        return len(os.listdir("/proc/self/fd"))
-    except OSError:
-        return 0
+        used = len(os.listdir("/proc/self/fd"))
+    except OSError:  # the system does not say
+        return True
+    return most == resource.RLIM_INFINITY or used <= most * _OF_DESCRIPTORS
 
 
 class OnDisk(ColumnLike):
@@ -44,12 +46,12 @@ class OnDisk(ColumnLike):
 
     def full(self) -> Any:
         result = np.empty(len(self), self.dtype)
-        for low in range(0, len(self), _PIECE):
-            result[low : low + _PIECE] = self[low : low + _PIECE]
+        for low in range(0, len(self), at_once.ROWS):
+            result[low : low + at_once.ROWS] = self[low : low + at_once.ROWS]
         return result
 
     def __getitem__(self, index: Any) -> Any:
-        if not isinstance(index, slice) and np.ndim(index) == 1 and np.size(index) > _PIECE:
+        if not isinstance(index, slice) and np.ndim(index) == 1 and np.size(index) > at_once.ROWS:
             return self._long(np.asarray(index))
         found = self._values[index]
         if self._offset:
@@ -66,12 +68,12 @@ class OnDisk(ColumnLike):
                 raise IndexError(f"a mask of {len(index)} rows for a column of {len(self)}")
             index = np.flatnonzero(index)
         result = np.empty(len(index), self.dtype)
-        for low in range(0, len(index), _PIECE):
-            result[low : low + _PIECE] = self[index[low : low + _PIECE]]
+        for low in range(0, len(index), at_once.ROWS):
+            result[low : low + at_once.ROWS] = self[index[low : low + at_once.ROWS]]
         return result
 
     def mapped(self, function: Callable[[Any], Any]) -> Any:
-        parts = [function(self[low : low + _PIECE]) for low in range(0, max(1, len(self)), _PIECE)]
+        parts = [function(self[low : low + at_once.ROWS]) for low in range(0, max(1, len(self)), at_once.ROWS)]
         return np.concatenate(parts)
 
     def with_offset(self, offset: int, unknown: int) -> "OnDisk":
@@ -82,8 +84,8 @@ class OnDisk(ColumnLike):
         """Return the values at `order` as a new column, on the disk if there is room."""
         try:
             written = Written(self.dtype)
-            for low in range(0, len(order), _PIECE):
-                written.add(self[order[low : low + _PIECE]])
+            for low in range(0, len(order), at_once.ROWS):
+                written.add(self[order[low : low + at_once.ROWS]])
             return written.column()
         except OSError:
             return self.full()[order]
@@ -99,8 +101,8 @@ class Written:
 
     def __init__(self, kind: Any) -> None:
         self._kind, self._count = np.dtype(kind), 0
-        if _descriptors() > resource.getrlimit(resource.RLIMIT_NOFILE)[0] * _OF_DESCRIPTORS:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))  # others need some, too
+        if not _are_descriptors_left():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self._file = tempfile.TemporaryFile(prefix="rankscope-", buffering=0)
 
     def add(self, values: Any) -> None:

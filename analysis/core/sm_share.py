@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.analysis.core import at_once
 from rankscope.analysis.core.record_kinds import KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 
 _MOST_SHARES = 1 << 14  # different ones of a trace are few
-_PIECE = 1 << 16  # kernels whose changes are looked at together
 WHOLE = 10**12  # a share of 1; fine enough to represent a trace's decimals exactly
 
 
@@ -81,7 +81,7 @@ def _integral(work: Table, at: Column) -> Column:
     if not len(work):
         return result
     first = work["start"].min()
-    last, level, done = first, 0, 0.0  # the last change of the pieces before, the sum after it, the integral up to it
+    last, level, done = first, 0, 0.0  # of the pieces before: last change, sum after it, integral
     for times, change in _changes(work):
         times = np.append(last, times)
         levels = np.cumsum(np.append(level, change))
@@ -96,13 +96,13 @@ def _integral(work: Table, at: Column) -> Column:
 def _changes(work: Table) -> Iterator[tuple[Column, Column]]:
     """Yield when kernels start or end, in order, and by how much the sum of the shares changes then.
 
-    A trace has millions of kernels, so this is done piece by piece; changes at the same time are in the same piece.
+    A trace has millions of kernels, so they come in pieces. Changes at the same time are in the same piece.
     """
     by_start, by_end = (np.argsort(work[name], kind="stable") for name in ("start", "end"))
     starts, started = work["start"][by_start], work["sm_share"][by_start]
     ends, ended = work["end"][by_end], -work["sm_share"][by_end]
     del by_start, by_end
-    limits = np.unique(starts[_PIECE::_PIECE])
+    limits = np.unique(starts[at_once.ROWS :: at_once.ROWS])
     borders = (np.concatenate([[0], np.searchsorted(times, limits), [len(work)]]) for times in (starts, ends))
     for own, others in zip(*map(pairwise, borders), strict=True):
         a, b = slice(*own), slice(*others)

@@ -7,11 +7,11 @@ per step. The parts by priority: compute, exposed transfer, exposed wait, copy, 
 import numpy as np
 
 from rankscope.analysis.align.clock import Alignment
+from rankscope.analysis.core import at_once
 from rankscope.analysis.core.intervals import EMPTY, Intervals, either, length, measure, union
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import RankData
 
-_PIECE = 1 << 16  # intervals that are joined at once
 PARTS = ("compute", "exposed_transfer", "exposed_wait", "copy", "data_stall", "host_gap")
 
 
@@ -63,10 +63,10 @@ def _levels(layers: list[Intervals], start: Column, end: Column) -> list[Column]
 
     A few steps are taken at a time if the layers have millions of intervals.
     """
-    at_once = max(1, len(start) * _PIECE // max(1, sum(layer.shape[1] for layer in layers)))
+    count = max(1, len(start) * at_once.ROWS // max(1, sum(layer.shape[1] for layer in layers)))
     levels: list[list[Column]] = [[np.zeros(0, np.int64)] for _ in layers]
-    for low in range(0, len(start), at_once):
-        begins, ends = start[low : low + at_once], end[low : low + at_once]
+    for low in range(0, len(start), count):
+        begins, ends = start[low : low + count], end[low : low + count]
         first, last = min(begins.min(), ends.min()), max(begins.max(), ends.max())
         covered = EMPTY
         for layer, found in zip(layers, levels, strict=True):

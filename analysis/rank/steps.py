@@ -5,14 +5,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from rankscope.analysis.core import group_by
+from rankscope.analysis.core import at_once, group_by
 from rankscope.analysis.core.name_patterns import MOST_NAMES
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
 
 STEP = re.compile(r"ProfilerStep\s*#(\d{1,18})$")  # a longer number fits no column
-_PIECE = 1 << 16  # times that are looked up at once
 COVERED = 0.98  # share of a step's launches that must not be lost; with fewer, the step is partial
 LINKED = 0.5  # share of records with a launch above which a record without one is an exception
 
@@ -76,11 +75,11 @@ def step_at(times: Column, steps: Table) -> Column:
     if not len(steps):
         return np.full(len(times), NO_STEP)
     result = np.empty(len(times), np.int64)
-    for low in range(0, len(times), _PIECE):
-        part = times[low : low + _PIECE]
+    for low in range(0, len(times), at_once.ROWS):
+        part = times[low : low + at_once.ROWS]
         at = np.searchsorted(steps["host_start"], part, "right") - 1
         inside = (at >= 0) & (part < steps["host_end"][at])
-        result[low : low + _PIECE] = np.where(inside, steps["step"][at], NO_STEP)
+        result[low : low + at_once.ROWS] = np.where(inside, steps["step"][at], NO_STEP)
     return result
 
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.align.groups import group_name
-from rankscope.analysis.core import group_by
+from rankscope.analysis.core import at_once, group_by
 from rankscope.analysis.core.intervals import EMPTY, Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.packed import LazyTable
@@ -24,7 +24,6 @@ from rankscope.analysis.show.timeline.tiles import lanes, tile
 WHOLE_WINDOW = -1  # the number of the only step if a recording has no steps
 MOST_ROWS = 64  # with more ranks, the figure and the page show most of them only as a density
 _SHOWN_OF_MANY = 12  # ranks of a folded timeline that have their own row
-_PIECE = 1 << 16  # intervals that are moved to the common clock at once
 _NOTHING = np.zeros(0, np.int64)
 NO_INTERVALS = Table({"start": _NOTHING, "end": _NOTHING, "name": _NOTHING.astype(np.int32)}, {"name": []})
 
@@ -274,8 +273,8 @@ def _communication(transfer: Intervals, wait: Intervals, comm: Intervals, comput
 def _reaching(analysis: Analysis, rank: int, part: Intervals, whole: Column) -> Intervals:
     """Return the intervals of a set that reach into a window, on the common clock; of millions most do not."""
     found = [EMPTY]
-    for first in range(0, part.shape[1], _PIECE):
-        start, end = (analysis.alignment.to_common(rank, times[first : first + _PIECE]) for times in part)
+    for first in range(0, part.shape[1], at_once.ROWS):
+        start, end = (analysis.alignment.to_common(rank, times[first : first + at_once.ROWS]) for times in part)
         low, high = np.searchsorted(end, whole[0], "right"), np.searchsorted(start, whole[1], "left")
         found.append(np.stack([start[low:high], end[low:high]]))
     return np.concatenate(found, axis=1)

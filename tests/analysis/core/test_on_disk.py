@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.analysis import Options, load, summarise
-from rankscope.analysis.core import nesting, on_disk, sm_share
+from rankscope.analysis.core import at_once, on_disk
 from rankscope.analysis.core.columns import assigned, sort_in_place
 from rankscope.analysis.core.on_disk import OnDisk, Written, moved
 from rankscope.analysis.core.sparse import Sparse
 from rankscope.analysis.core.table import UNKNOWN, Table
-from rankscope.analysis.rank import steps
 from rankscope.analysis.read.kineto import columns
 from rankscope.analysis.read.kineto import reader as kineto
 from rankscope.analysis.read.rank_trace import merge_cycles
@@ -35,8 +34,7 @@ def small_pieces() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (on_disk, columns):
             patch.setattr(module, "MANY", 1)
-        for module, rows in ((on_disk, 7), (nesting, 5), (sm_share, 3), (steps, 9)):
-            patch.setattr(module, "_PIECE", rows)
+        patch.setattr(at_once, "ROWS", 7)
         yield
 
 
@@ -161,7 +159,9 @@ def test_without_descriptors_columns_stay_in_memory(monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patch:
         patch.setattr(resource, "getrlimit", lambda _: (8, 8))
-        assert isinstance(moved(np.zeros(on_disk.MANY)), np.ndarray)  # the others that are left are for others
+        assert isinstance(moved(np.zeros(on_disk.MANY)), np.ndarray)  # those that are left are for other files
+        patch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert isinstance(moved(np.zeros(on_disk.MANY)), OnDisk)
     monkeypatch.setattr(Written, "column", refused)
     assert growing.finish().tolist() == [1, 2, 3]
     assert isinstance(moved(np.zeros(on_disk.MANY)), np.ndarray)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.distributed
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A fault on rank 1, and what the launcher must say of it; {} in an override stands for a limit in seconds."""
+    """A fault on rank 1, and what the launcher must say of it; `{}` stands for the limit in seconds."""
 
     fault: str
     kind: str
@@ -44,7 +44,7 @@ CASES = [
         said=(
             "rank 1",
             "no rank made progress",
-            "stall_timeout_s=",
+            "stall_timeout_s={}",
             "_hang",
             "stack.txt",
             "did not come to all_reduce",
@@ -55,7 +55,7 @@ CASES = [
     Case(
         fault="hang",
         kind="timeout",
-        said=("rank 1", "did not end in time", "timeout_s=", "_hang"),
+        said=("rank 1", "did not end in time", "timeout_s={}", "_hang"),
         overrides=("passes=[plain]", "launch.timeout_s={}"),
         status=2,
     ),
@@ -90,7 +90,7 @@ def test_first_cause_is_named_and_records_are_kept(
     failure = record["failure"]
     assert (record["status"], failure["kind"], failure["rank"]) == ("failed", case.kind, 1)
     for part in case.said:
-        assert part in err
+        assert part.format(limit) in err
     assert status == case.status
     assert ("--allow-partial" in out) == (status == 3)
     assert Path(failure["log"]).exists()
