@@ -249,7 +249,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="rankscope-bench-") as folder:
         bench = Bench(arguments, Path(folder))
         known = rows(bench)
-        for name in arguments.rows.split(","):
+        wanted = arguments.rows.split(",")
+        if unknown := [name for name in wanted if name not in known]:
+            parser.error(f"--rows {','.join(unknown)}: no such row; there are {', '.join(known)}")
+        for name in wanted:
             known[name]()
     if arguments.json:
         arguments.json.write_text(json.dumps(bench.found, indent=1))
