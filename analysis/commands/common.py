@@ -1,7 +1,6 @@
 """Shared by the commands of the analysis: paths that may be URLs, and errors as one line and an exit status."""
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import click
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.read import remote
 from rankscope.conf import RunDir, RunDirError, command
-from rankscope.conf.files import write_where_asked
+from rankscope.conf.files import json_text, write_where_asked
 from rankscope.conf.sweep_dir import SweepDir
 
 if TYPE_CHECKING:
@@ -87,9 +86,9 @@ def results_folder(recording: Path) -> Path:
 def put_json(place: Path | None, data: Any) -> None:
     """Write plain values to the file of --json, to stdout for `-`; None: not asked for."""
     if place == Path("-"):
-        click.echo(json.dumps(data, indent=1, allow_nan=False))  # ASCII: names could control the terminal
+        click.echo(json_text(data))  # ASCII: names could control the terminal
     elif place is not None:
-        write_where_asked(place, json.dumps(data, indent=1, allow_nan=False) + "\n")
+        write_where_asked(place, json_text(data) + "\n")
 
 
 def run_command(run: click.Command, argv: list[str]) -> int:

@@ -7,9 +7,8 @@ of each. The factor from payload to bus bandwidth is `conf.contract.bus_factor`,
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 
-from rankscope.analysis.core.name_patterns import MOST_NAMES
+from rankscope.analysis.core.name_patterns import remembered
 
 # Communication kernels by vendor: how their names begin, at the start or after a character such as a space.
 _KERNELS = {
@@ -108,37 +107,37 @@ _SCALAR_TYPES = {
 }  # fmt: skip
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def is_communication(kernel: str) -> bool:
     """Return whether a kernel's name is one of a communication library."""
     return _KERNEL.search(kernel) is not None
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def has_shapes(record: str) -> bool:
     """Return whether a CPU record is one of those in which torch writes the shapes of a collective's tensors."""
     return _WITH_SHAPES.match(record) is not None
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def is_host_collective(record: str) -> bool:
     """Return whether a CPU record is itself a collective, as gloo's are."""
     return _HOST_COLLECTIVE.match(record) is not None
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def launches_collective(record: str) -> bool:
     """Return whether a CPU record is a backend's annotation around the launch of a communication kernel."""
     return _LAUNCHES_COLLECTIVE.match(record) is not None
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def is_of_collective(record: str) -> bool:
     """Return whether torch or a backend wrote this CPU record for a collective: it is not compute or a user range."""
     return _OF_COLLECTIVE.match(record) is not None
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def collective_kind(name: str | None) -> str:
     """Return the collective that a name stands for (`allreduce`, `allgather`, ...), or `unknown`.
 

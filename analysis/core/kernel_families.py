@@ -6,10 +6,9 @@ test_kernel_families.py has a name of each with its source.
 """
 
 import re
-from functools import lru_cache
 from typing import Literal
 
-from rankscope.analysis.core.name_patterns import MOST_NAMES
+from rankscope.analysis.core.name_patterns import remembered
 
 Family = Literal["matmul", "convolution", "attention", "other"]
 PRODUCTS = ("matmul", "convolution", "attention")  # what `matmul` stands for in metrics: products of matrices
@@ -74,7 +73,7 @@ _TELLING = 600  # characters at the beginning of a name, after which only types 
 _NEVER = re.compile(r"simt|[dcz]gemm|gemv|ffma|_scalar_")  # whatever else the name says
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def family(kernel: str) -> Family | None:
     """Return the family of a compute kernel; None if its name does not tell."""
     head = kernel[:_TELLING]
@@ -86,7 +85,7 @@ def is_matmul(kernel: str) -> bool:
     return family(kernel) in PRODUCTS
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def tensor_cores(kernel: str) -> bool | None:
     """Return whether a product runs on tensor cores (AMD: matrix cores); None if its name does not tell."""
     if not is_matmul(kernel) or _NEVER.search(kernel):

@@ -5,9 +5,8 @@ are communication.
 """
 
 import re
-from functools import lru_cache
 
-from rankscope.analysis.core.name_patterns import MOST_NAMES
+from rankscope.analysis.core.name_patterns import remembered
 
 # What a device does during a record, and what the record counts as.
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
@@ -40,7 +39,7 @@ _LAUNCH = re.compile(
 _DMA = re.compile(r"dma_request$")
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def is_copy(kernel: str) -> bool:
     """Return whether a record in the category of kernels is a copy: MTIA records its copies there."""
     return _DMA.match(kernel) is not None
@@ -56,7 +55,7 @@ def part_of(category: object) -> str | None:
     return "host" if text in OPERATOR or text in ANNOTATION else None
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def work_of(call: str) -> str | None:
     """Return what a runtime or driver call puts on a device: a word of `WORK`."""
     match = _LAUNCH.search(call)

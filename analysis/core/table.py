@@ -83,13 +83,18 @@ class Table:
         """
         codes, words = self.columns[name], self.words[name]
         values: Column = np.full(len(words) + 1, otherwise)
-        asked: Column = np.arange(len(words))
         if len(codes) < _FEW_ROWS * len(words):
             used = np.zeros(len(words) + 1, bool)
             used[np.asarray(codes)] = True
             asked = np.flatnonzero(used[:-1])
-        values[asked] = [value(words[code]) for code in asked.tolist()]
-        return np.asarray(codes.mapped(values.__getitem__) if isinstance(codes, ColumnLike) else values[codes])
+            values[asked] = [value(words[code]) for code in asked.tolist()]
+        else:
+            values[:-1] = list(map(value, words))
+        if (values == otherwise).all():  # as most tests of names say
+            return np.full(len(codes), otherwise, values.dtype)
+        if isinstance(codes, ColumnLike):
+            return np.asarray(codes.mapped(values.__getitem__))
+        return np.asarray(values.take(codes, mode="wrap"))  # -1 is the last value
 
     @staticmethod
     def concat(tables: Iterable["Table"], *, on_disk: bool = False) -> "Table":

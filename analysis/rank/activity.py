@@ -12,7 +12,7 @@ import numpy as np
 from rankscope.analysis.core import group_by, nesting
 from rankscope.analysis.core.intervals import Intervals, both, measure, minus, union
 from rankscope.analysis.core.kernel_families import family, is_matmul, tensor_cores, uses_tensor_cores
-from rankscope.analysis.core.name_patterns import found_in
+from rankscope.analysis.core.name_patterns import found_in, remembered
 from rankscope.analysis.core.record_kinds import COMPUTE, COPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.steps import step_at
@@ -90,23 +90,32 @@ def _pauses(idle: Intervals, launch_ns: Column) -> Intervals:
     return idle[:, idle[1] - idle[0] > max(_LONG_NS, _LONG * usual)]
 
 
+_TESTS: dict[str, Callable[[str], bool]] = {
+    "matmul_ns": is_matmul,
+    "tensor_ns": uses_tensor_cores,
+    "tensor_unknown_ns": lambda word: is_matmul(word) and tensor_cores(word) is None,
+    "unknown_ns": lambda word: family(word) is None,
+    "on_device_ns": _ON_DEVICE,
+    "h2d_ns": _HTOD,
+    "d2h_ns": _DTOH,
+    "pageable_ns": _PAGEABLE,
+}
+
+
+@remembered
+def _passed(name: str) -> int:
+    """Return which of `_TESTS` a name passes: one bit for each, in their order."""
+    return sum(int(holds(name)) << bit for bit, holds in enumerate(_TESTS.values()))
+
+
 def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
-    tests: dict[str, Callable[[str], bool]] = {
-        "matmul_ns": is_matmul,
-        "tensor_ns": uses_tensor_cores,
-        "tensor_unknown_ns": lambda word: is_matmul(word) and tensor_cores(word) is None,
-        "unknown_ns": lambda word: family(word) is None,
-        "on_device_ns": _ON_DEVICE,
-        "h2d_ns": _HTOD,
-        "d2h_ns": _DTOH,
-        "pageable_ns": _PAGEABLE,
-    }
     took = kernels["end"] - kernels["start"]
     compute, copy = kernels["role"] == COMPUTE, kernels["role"] == COPY
     step = group_by.of_keys(kernels["step"], steps["step"])
     found = {}
-    for name, holds in tests.items():
-        counted = kernels.where("name", holds) & (copy if name in _OF_COPIES else compute)
+    passed = kernels.of_words("name", _passed, otherwise=0)
+    for bit, name in enumerate(_TESTS):
+        counted = (passed & 1 << bit != 0) & (copy if name in _OF_COPIES else compute)
         found[name] = group_by.sums(took * counted, step, len(steps))
     found["kernels"] = _count(kernels["step"][compute], steps)
     found["kernel_ns"] = group_by.sums(took * compute, step, len(steps))

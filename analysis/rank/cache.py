@@ -1,33 +1,32 @@
 """Caches the results of reading a rank's files. Missing, outdated or broken entries are computed again.
 
-An entry is a folder whose name depends on everything it was made from: the files (path, size, modification time, both
-ends), the reader, and this package's sources. It is written elsewhere and then renamed, so it is complete or absent.
+An entry is a file, and for few ranks one more for each large table. Their names depend on all that they were made from:
+the files (path, size, modification time, both ends), the reader, and this package's sources. Each is written elsewhere
+and then renamed, so it is complete or absent.
 """
 
 import hashlib
 import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rankscope.analysis.core import packed
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank import store
 from rankscope.analysis.rank.code_version import code_version
-from rankscope.analysis.rank.prune import prune
+from rankscope.analysis.rank.prune import prune, remove
 from rankscope.analysis.rank.rank_data import RankData
-from rankscope.conf.files import open_regular
+from rankscope.conf.files import open_regular, replacing
 from rankscope.conf.user_cache import user_folder
 
 _ENDS = 1 << 12  # bytes hashed at each end of a file
 _SMALLEST = 1 << 17  # bytes of files below which reading them again is as fast
 _LARGEST = 8 << 30  # bytes of all entries in the user's folder; above, the oldest entries are removed
-_REDUCED = "rank.msgpack"
 
 
-def folder_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: Path) -> Path | None:
-    """Return the folder of these files' entry, existing or not; None if the files are too small or unreadable."""
+def entry_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: Path) -> Path | None:
+    """Return the path of these files' entry, existing or not; None if the files are too small or unreadable."""
     digest = hashlib.blake2b(digest_size=16)
     size = 0
     try:
@@ -45,46 +44,43 @@ def folder_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: P
     return root / "ranks" / digest.hexdigest() if size >= _SMALLEST else None
 
 
-def load(folder: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | None:
-    """Return the rank cached in `folder`, None if there is no valid one. `again` rebuilds tables that are damaged."""
+def load(entry: Path, again: Mapping[str, Callable[[], Table]]) -> RankData | None:
+    """Return the rank that an entry holds, None if there is no valid one. `again` rebuilds tables that are damaged."""
     try:
-        with os.fdopen(open_regular(folder / _REDUCED), "rb") as file:
+        with os.fdopen(open_regular(entry), "rb") as file:
             text = file.read()
-        return store.unpack(text, {name: _Stored(folder, name, again[name]) for name in store.LARGE})
+        return store.unpack(text, {name: _Stored(_table(entry, name), again[name]) for name in store.LARGE})
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def save(folder: Path, data: RankData, *, tables: bool = True) -> bool:
+def save(entry: Path, data: RankData, *, tables: bool = True) -> bool:
     """Cache a rank, with its large tables if `tables`; return whether that was possible.
 
     A cache that cannot be written is not an error. Tables that it lacks are read from the traces if they are needed.
     """
-    aside = folder.with_name(f".{folder.name}-{os.urandom(8).hex()}")
-    broken = aside.with_name(f"{aside.name}-old")
     try:
-        aside.mkdir(parents=True)
+        entry.parent.mkdir(parents=True, exist_ok=True)
         for name in store.LARGE if tables else ():
-            packed.write_table(aside / f"{name}.z", getattr(data, name))
-        (aside / _REDUCED).write_bytes(store.pack(data))
-        if os.path.lexists(folder):  # a broken entry, or what is none
-            folder.rename(broken)
-        aside.rename(folder)
+            with _replacing(_table(entry, name)) as temporary:
+                packed.write_table(temporary, getattr(data, name))
+        with _replacing(entry) as temporary:
+            temporary.write_bytes(store.pack(data))
     except (OSError, ValueError):
         return False
-    finally:
-        _remove(aside)
-        _remove(broken)
     return True
 
 
-def _remove(path: Path) -> None:
-    """Remove a folder, a file or a link, if it is there."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
+def _table(entry: Path, name: str) -> Path:
+    return entry.with_name(f"{entry.name}.{name}.z")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    with replacing(path) as temporary:
+        yield temporary
+        if path.is_dir():  # no entry; a file or a link is replaced
+            remove(path)
 
 
 def prune_user_folder() -> None:
@@ -95,8 +91,8 @@ def prune_user_folder() -> None:
 class _Stored:
     """Loads one large table of an entry; rebuilds it from the traces if the file is damaged or missing."""
 
-    def __init__(self, folder: Path, name: str, again: Callable[[], Table]) -> None:
-        self._path = folder / f"{name}.z"
+    def __init__(self, path: Path, again: Callable[[], Table]) -> None:
+        self._path = path
         self._again = again
 
     def __call__(self) -> Table:

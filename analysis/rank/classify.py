@@ -19,6 +19,7 @@ from rankscope.analysis.core.collective_kinds import (
 )
 from rankscope.analysis.core.columns import assigned
 from rankscope.analysis.core.kernel_families import family
+from rankscope.analysis.core.name_patterns import remembered
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL, MEMCPY
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
 from rankscope.analysis.rank.batches import batches, described, operations
@@ -35,20 +36,30 @@ def with_cpu_metadata(table: Table, host: Table) -> Table:
     is_comm = table.where("name", is_communication)
     inside = _launched_inside(table, host, is_comm)
     bare = np.flatnonzero((is_comm | (inside >= 0)) & (table["collective"] < 0))
+    hint = np.full(len(table), -1, np.int32)
+    if len(bare):
+        table = _described(table, bare, host, is_comm)
+        named = host.where("name", launches_collective)
+        annotation = _launching_record(table, bare, host, named)
+        annotation = np.where(annotation >= 0, annotation, inside[bare])
+        hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
+    added = {"hint": hint, "inside": inside}
+    return Table({**table.columns, **added}, {**table.words, "hint": host.words["name"]}).moved()
+
+
+def _described(table: Table, bare: Column, host: Table, is_comm: Column) -> Table:
+    """Return the table with metadata of CPU records in the rows `bare`, if there are such records."""
     described = _launching_record(table, bare, host, host["collective"] >= 0)
     found = described >= 0
-    values: dict[str, Any] = {name: _recode(table, host, name)[described[found]] for name in COLLECTIVE_COLUMNS}
-    columns = assigned(table.columns, bare[found], values | {"described": 1})
-    for name, (rows, own) in _described_by_batches(table, is_comm, bare[~found], host).items():
-        columns = assigned(columns, np.array(rows), {name: np.array(own)})
-    columns = _with_sizes(columns, table, bare[~found], host)
-    named = host.where("name", launches_collective)
-    annotation = _launching_record(table, bare, host, named)
-    hint = np.full(len(table), -1, np.int32)
-    annotation = np.where(annotation >= 0, annotation, inside[bare])
-    hint[bare] = np.where(annotation >= 0, host["name"][annotation] if len(host) else -1, -1)
-    added = {"hint": hint, "inside": inside}
-    return Table({**columns, **added}, {**table.words, "hint": host.words["name"]}).moved()
+    columns = table.columns
+    if found.any():
+        values: dict[str, Any] = {name: _recode(table, host, name)[described[found]] for name in COLLECTIVE_COLUMNS}
+        columns = assigned(columns, bare[found], values | {"described": 1})
+    if not found.all():
+        for name, (rows, own) in _described_by_batches(table, is_comm, bare[~found], host).items():
+            columns = assigned(columns, np.array(rows), {name: np.array(own)})
+        columns = _with_sizes(columns, table, bare[~found], host)
+    return Table(columns, table.words)
 
 
 def _described_by_batches(
@@ -109,15 +120,18 @@ def with_scope(table: Table, host: Table) -> Table:
     return Table({**table.columns, "scope": codes}, {**table.words, "scope": words})
 
 
+@remembered
 def _is_scope(name: str) -> bool:
     """Return whether an annotation is one of FSDP2 (`FSDP::all_gather (layers.0)`) or FSDP1."""
     return name.startswith(("FSDP::", "FullyShardedDataParallel."))
 
 
+@remembered
 def _says_nothing(name: str) -> bool:
     return family(name) is None
 
 
+@remembered
 def _is_symmetric(name: str) -> bool:
     """Return whether a record is an operator of torch's symmetric memory that is one collective."""
     return name.startswith("symm_mem::") and collective_kind(name) != UNKNOWN_KIND
@@ -128,6 +142,8 @@ def _with_sizes(columns: dict[str, Any], table: Table, bare: Column, host: Table
     sized = host.where("name", has_shapes) & (host["in_nelems"] != UNKNOWN)
     around = _launching_record(table, bare, host, sized)
     found = around >= 0
+    if not found.any():
+        return columns
     return assigned(
         columns, bare[found], {name: _recode(table, host, name)[around[found]] for name in ("in_nelems", "dtype")}
     )
@@ -142,7 +158,8 @@ def _recode(table: Table, host: Table, name: str) -> Column:
 
 def _launching_record(table: Table, rows: Column, host: Table, chosen: Column) -> Column:
     """Return for each of `rows` the chosen host record that launched it, -1 if there is none."""
-    sources = np.flatnonzero(chosen & (host["start"] != UNKNOWN))
+    sources = np.flatnonzero(chosen)
+    sources = sources[host["start"][sources] != UNKNOWN]
     if not len(rows) or not len(sources):
         return np.full(len(rows), -1)
     ids, first, count = np.unique(host["external_id"][sources], return_index=True, return_counts=True)
@@ -163,6 +180,8 @@ def innermost(times: Column, threads: Column, host: Table, sources: Column) -> C
     result = np.full(len(times), -1)
     at = np.searchsorted(start, times, "right") - 1
     for back in range(_NESTING):
+        if back and (result >= 0).all():
+            break
         index = np.maximum(at - back, 0)
         holds = (at >= back) & (times < end[index]) & (thread[index] == threads) & (times != UNKNOWN)
         result = np.where((result < 0) & holds, sources[index], result)

@@ -9,17 +9,22 @@ or not. These do not count as lost:
 - memsets, and single copies: a driver may do them in another way, and then there is nothing to record
 """
 
+import re
 from collections import Counter
 
 import numpy as np
 
 from rankscope.analysis.core import group_by
+from rankscope.analysis.core.name_patterns import found_in, remembered
 from rankscope.analysis.core.record_kinds import KERNEL, WORK, work_of
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.rank.steps import step_at
 
-_CAPTURE = {"begin": "streambegincapture", "end": "streamendcapture"}
+_CAPTURE = {
+    "begin": found_in(re.compile("streambegincapture", re.IGNORECASE)),
+    "end": found_in(re.compile("streamendcapture", re.IGNORECASE)),
+}
 
 
 def coverage(steps: Table, work: Table, calls: Table) -> tuple[Column, Column]:
@@ -51,11 +56,15 @@ def without_records(work: Table, calls: Table) -> dict[str, int]:
 
 def work_calls(launches: Table) -> Table:
     """Return the calls that put work on a device, with their kind, without those that a graph captured."""
-    works = launches.where("name", lambda word: work_of(word) is not None)
-    calls = launches.take(works & (launches["start"] != UNKNOWN), "name", "start", "thread", "correlation")
-    calls = calls.with_columns(kind=calls.of_words("name", lambda word: WORK[work_of(word)], otherwise=WORK[None]))
-    calls = calls.moved()
+    kind = launches.of_words("name", _work, otherwise=WORK[None])
+    works = (kind != WORK[None]) & (launches["start"] != UNKNOWN)
+    calls = launches.take(works, "name", "start", "thread", "correlation").with_columns(kind=kind[works]).moved()
     return calls.take(~_captured(calls, launches))
+
+
+@remembered
+def _work(call: str) -> int:
+    return WORK[work_of(call)]
 
 
 def _captured(calls: Table, launches: Table) -> Column:
@@ -64,10 +73,7 @@ def _captured(calls: Table, launches: Table) -> Column:
     A capture that began before the window has only an end, one that ended after it only a begin.
     """
     result = np.zeros(len(calls), bool)
-    marks = {
-        name: launches.where("name", lambda word, text=text: text in word.lower()) & (launches["start"] != UNKNOWN)  # type: ignore[misc]
-        for name, text in _CAPTURE.items()
-    }
+    marks = {name: launches.where("name", holds) & (launches["start"] != UNKNOWN) for name, holds in _CAPTURE.items()}
     if not any(mask.any() for mask in marks.values()):
         return result
     for thread in np.unique(launches["thread"][marks["begin"] | marks["end"]]).tolist():
@@ -89,7 +95,7 @@ def _spare(steps: Table, work: Table) -> Column:
     """
     wanted = (work["activity"] == KERNEL) & (work["step"] != NO_STEP)
     kernels = work.take(wanted, "step", "launch_name", "launch_start", "correlation")
-    graph = kernels.where("launch_name", lambda word: work_of(word) == "graph")
+    graph = kernels.of_words("launch_name", _work, otherwise=WORK[None]) == WORK["graph"]
     linked = kernels["launch_start"] != UNKNOWN
     _, first = np.unique(kernels["correlation"], return_index=True)
     again = np.ones(len(kernels), bool)

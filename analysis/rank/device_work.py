@@ -3,12 +3,14 @@
 Input: a `RankTrace` and its steps. Output: one table per device of the process, with the columns that `RankData` needs.
 """
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 
 from rankscope.analysis.core.intervals import Intervals, union
 from rankscope.analysis.core.kernel_families import family
+from rankscope.analysis.core.name_patterns import found_in
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.classify import classify, with_cpu_metadata
@@ -23,6 +25,7 @@ _NOTED = 0.02  # of the time of communication
 MOST_DEVICES = 64  # of one process; no host has more
 CLOCK_NOISE = 1_000_000  # ns by which a kernel may seem to start before its own launch
 Note = Callable[..., None]
+_GRAPH = found_in(re.compile("graph", re.IGNORECASE))
 
 
 def device_tables(trace: RankTrace, launches: Table, steps: Table, note: Note) -> list[Table]:
@@ -148,7 +151,7 @@ def _clip_swallowed(table: Table, note: Note) -> Table:
     """
     if not len(table):
         return table
-    is_graph = table.where("launch_name", lambda word: "graph" in word.lower())
+    is_graph = table.where("launch_name", _GRAPH)
     kernel = (table["activity"] == KERNEL) & (table["duration"] > 0) & ~is_graph
     rows = np.flatnonzero(kernel)
     rows = rows[np.lexsort([-table["end"][rows], table["start"][rows], table["stream"][rows]])]

@@ -1,5 +1,6 @@
 """Runs jobs in several processes, or in the caller's executor. A job whose process dies costs only its own result."""
 
+import math
 import multiprocessing
 import sys
 import threading
@@ -11,6 +12,8 @@ from rankscope.analysis.core.heap import keep_freed_memory
 
 JobT = TypeVar("JobT")
 ResultT = TypeVar("ResultT")
+_PARTS = 8  # for each process, at least: then none waits long for the last one
+_TOGETHER = 16  # jobs of a part, at most
 
 
 def run(
@@ -27,32 +30,43 @@ def run(
     Without an executor, `workers` processes do it. `killed` gives the result of a job whose process dies twice. `ended`
     is called with the key of each job that has ended.
     """
+    keys = list(jobs)
     if executor is not None:
-        return _collect(work, jobs, executor, killed, ended)
+        return _collect(work, jobs, [[key] for key in keys], executor, killed, ended)
+    # Passing a job on takes as long as a tenth of a small one, so several go together. Each part gets a large one.
+    count = max(min(len(keys), workers * _PARTS), math.ceil(len(keys) / _TOGETHER))
     with processes(workers) as pool:  # it starts no process before it gets a job
-        return _collect(work, jobs, pool, killed, ended)
+        return _collect(work, jobs, [keys[first::count] for first in range(count)], pool, killed, ended)
 
 
 def _collect(
     work: Callable[[JobT], ResultT],
     jobs: Mapping[int, JobT],
+    parts: list[list[int]],
     executor: Executor,
     killed: Callable[[JobT], ResultT],
     ended: Callable[[int], None],
 ) -> dict[int, ResultT]:
-    futures: dict[Future[ResultT], int] = {executor.submit(work, job): at for at, job in jobs.items()}
+    futures: dict[Future[list[ResultT]], list[int]] = {
+        executor.submit(_all, work, [jobs[key] for key in part]): part for part in parts
+    }
     found: dict[int, ResultT] = {}
     for future in as_completed(futures):
-        at = futures[future]
+        part = futures[future]
         try:
-            found[at] = future.result()
+            found |= zip(part, future.result(), strict=True)
         except Exception as error:  # each executor raises its own class
             if not _worker_died(error):
                 raise
             # A broken pool fails every pending future, so each of these jobs runs again in a process of its own.
-            found[at] = _alone(work, jobs[at], killed)
-        ended(at)
+            found |= {key: _alone(work, jobs[key], killed) for key in part}
+        for key in part:
+            ended(key)
     return found
+
+
+def _all(work: Callable[[JobT], ResultT], jobs: list[JobT]) -> list[ResultT]:
+    return [work(job) for job in jobs]
 
 
 def _worker_died(error: Exception) -> bool:
@@ -63,7 +77,7 @@ def _worker_died(error: Exception) -> bool:
 def _alone(work: Callable[[JobT], ResultT], job: JobT, killed: Callable[[JobT], ResultT]) -> ResultT:
     try:
         with processes(1) as pool:
-            return pool.submit(work, job).result()
+            return pool.submit(_all, work, [job]).result()[0]
     except BrokenExecutor:
         return killed(job)
 

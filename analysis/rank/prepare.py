@@ -255,8 +255,8 @@ def _joined(table: Table) -> Table:
 def _descriptions(table: Table) -> dict[str, str]:
     """Return what the records of collectives call their process groups."""
     rows = np.flatnonzero((table["group"] >= 0) & (table["group_desc"] >= 0))
-    pairs = np.unique(np.stack([table["group"][rows], table["group_desc"][rows]], axis=1), axis=0)
-    return {table.words["group"][group]: table.words["group_desc"][text] for group, text in pairs.tolist()}
+    pairs = set(zip(table["group"][rows].tolist(), table["group_desc"][rows].tolist(), strict=True))
+    return {table.words["group"][group]: table.words["group_desc"][text] for group, text in sorted(pairs)}
 
 
 def _call_order(table: Table) -> Column:

@@ -8,19 +8,21 @@ import re
 import numpy as np
 
 from rankscope.analysis.core.collective_kinds import is_of_collective
+from rankscope.analysis.core.name_patterns import found_in, remembered
 from rankscope.analysis.core.record_kinds import COMMUNICATION
 from rankscope.analysis.core.table import UNKNOWN, Table, encode
 from rankscope.analysis.read.rank_trace import end_of
 
 _STEP = re.compile(r"ProfilerStep\s*#", re.IGNORECASE)
+_MARK = found_in(re.compile("ProfilerStep"))
 _MACHINERY = re.compile(r"enumerate\((?:DataLoader|DataPipe)\)#.*|Optimizer\.(step|zero_grad)#.*")
 
 
 def host_ranges(host: Table) -> Table:
     """Return the outermost annotations on the thread of the steps (start, end, name), without nested ones."""
-    named = host.where("name", lambda word: _STEP.match(word) is None and not is_of_collective(word))
+    named = host.where("name", _is_range)
     chosen = named & (host["annotation"] != 0) & (host["start"] != UNKNOWN) & (host["duration"] > 0)
-    steps = host.where("name", lambda word: "ProfilerStep" in word)
+    steps = host.where("name", _MARK)
     if steps.any():
         chosen &= host["thread"] == host["thread"][np.flatnonzero(steps)[0]]
     rows = host.take(chosen)
@@ -32,6 +34,11 @@ def host_ranges(host: Table) -> Table:
     table = Table(table.take(outermost).columns, {"name": host.words["name"]})
     names, words = encode([_MACHINERY.sub(_short, word or "") for word in table.texts("name")])
     return Table({**table.columns, "name": names}, {"name": words})
+
+
+@remembered
+def _is_range(name: str) -> bool:
+    return _STEP.match(name) is None and not is_of_collective(name)
 
 
 def on_device(kernels: Table, ranges: Table) -> Table:

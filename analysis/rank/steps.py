@@ -1,12 +1,11 @@
 """The steps of one rank: its annotations on the host, the step of each piece of GPU work, and the device windows."""
 
 import re
-from functools import lru_cache
 
 import numpy as np
 
 from rankscope.analysis.core import at_once, group_by
-from rankscope.analysis.core.name_patterns import MOST_NAMES
+from rankscope.analysis.core.name_patterns import remembered
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
 from rankscope.analysis.read.rank_trace import end_of
@@ -16,7 +15,7 @@ COVERED = 0.98  # share of a step's launches that must not be lost; with fewer, 
 LINKED = 0.5  # share of records with a launch above which a record without one is an exception
 
 
-@lru_cache(MOST_NAMES)
+@remembered
 def step_number(name: str) -> int:
     """Return the number of the step that a mark of this name begins, `NO_STEP` if it is no mark."""
     match = STEP.match(name)
@@ -29,7 +28,7 @@ def host_steps(host: Table) -> Table:
     A mark inside another one is the same step, marked twice. Numbers that begin again (a profiler for each epoch) are
     counted on, with a gap of one, because the steps between were not recorded.
     """
-    marks = np.flatnonzero(host.where("name", lambda word: step_number(word) != NO_STEP))
+    marks = np.flatnonzero(host.of_words("name", step_number, otherwise=NO_STEP) != NO_STEP)
     rows = host.take(marks, "name", "start", "duration", "thread")
     rows = rows.take((rows["start"] != UNKNOWN) & (rows["duration"] >= 0))
     number = rows.of_words("name", step_number, otherwise=NO_STEP)

@@ -3,10 +3,10 @@
 `cache` decides when something is stored.
 """
 
-import hashlib
 from collections.abc import Callable, Mapping
 
 import msgspec
+from isal import isal_zlib
 
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.packed import LazyTable, plain, restored
@@ -14,7 +14,7 @@ from rankscope.analysis.core.table import Table
 from rankscope.analysis.rank.rank_data import DeviceModel, DeviceWork, RankData
 
 LARGE = ("kernels", "launches", "host")  # of a RankData; each in a file of its own
-_DIGEST = 16  # bytes
+_CHECKSUM = 4  # bytes
 
 
 # --- a rank --------------------------------------------------------------------------------------------------
@@ -26,13 +26,13 @@ def pack(data: RankData) -> bytes:
     for name in LARGE:
         fields[name] = len(fields[name])
     body = msgspec.msgpack.encode(fields, enc_hook=plain)
-    return hashlib.blake2b(body, digest_size=_DIGEST).digest() + body
+    return _checksum(body) + body
 
 
 def unpack(text: bytes, large: Mapping[str, Callable[[], Table]]) -> RankData:
     """Return the rank that `pack` packed. `large` loads its large tables on demand. `ValueError` if it is damaged."""
-    body = text[_DIGEST:]
-    if hashlib.blake2b(body, digest_size=_DIGEST).digest() != text[:_DIGEST]:
+    body = text[_CHECKSUM:]
+    if _checksum(body) != text[:_CHECKSUM]:
         raise ValueError("checksum differs")
     fields = msgspec.msgpack.decode(body)
     for name in LARGE:
@@ -46,6 +46,10 @@ def unpack(text: bytes, large: Mapping[str, Callable[[], Table]]) -> RankData:
     ]
     fields["model"] = msgspec.convert(fields["model"], DeviceModel | None)
     return RankData(**fields)
+
+
+def _checksum(body: bytes) -> bytes:
+    return isal_zlib.crc32(body).to_bytes(_CHECKSUM, "little")
 
 
 def without_large(data: RankData, large: Mapping[str, Callable[[], Table]]) -> RankData:

@@ -8,6 +8,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,10 +72,44 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 def prepare_rank(job: Job) -> Outcome:
     """Read a rank's files and measure what needs no other rank, or take it from the cache."""
-    folder = _cache_folder(job)
-    data = _cached(job, folder)
+    entry = _cache_entry(job)
+    data = _cached(job, entry)
     if data is not None:
         return Outcome(job=job, data=data)
+    outcome = _prepare(job, entry)
+    return outcome if job.keep_tables else _without_large(outcome, entry)
+
+
+def _kept_or_prepared(job: Job) -> Outcome | str:
+    """As `prepare_rank`, in another process: return only the path of the rank's entry if the cache has it.
+
+    Reading an entry takes less time than passing a rank on from another process.
+    """
+    entry = _cache_entry(job)
+    if _cached(job, entry) is not None:
+        return str(entry)
+    outcome = _prepare(job, entry)
+    return str(entry) if outcome.kept else _without_large(outcome, entry)
+
+
+def _outcome(job: Job, found: Outcome | str) -> Outcome:
+    """Return the outcome of a job that another process did. If its entry has gone, the job is done again."""
+    if isinstance(found, Outcome):
+        return found
+    data = _cached(job, Path(found))
+    return prepare_rank(job) if data is None else Outcome(job=job, data=data, kept=True)
+
+
+def _without_large(outcome: Outcome, entry: Path | None) -> Outcome:
+    """Return an outcome with the large tables of its rank released."""
+    if outcome.data is None:
+        return outcome
+    data = _cached(outcome.job, entry) if outcome.kept else None
+    data = data or store.without_large(outcome.data, _large_again(outcome.job))
+    return msgspec.structs.replace(outcome, data=data)
+
+
+def _prepare(job: Job, entry: Path | None) -> Outcome:
     if job.json_bytes >= _LARGE_FROM:
         return_freed_memory()
     traces, notices = _read(job)
@@ -86,22 +121,20 @@ def prepare_rank(job: Job) -> Outcome:
     data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank), where)
     if job.json_bytes >= _LARGE_FROM:
         trim()
-    saved = None if folder is None or notices else cache.save(folder, data, tables=job.cache_tables)
-    if not job.keep_tables:
-        data = (_cached(job, folder) if saved else None) or store.without_large(data, _large_again(job))
+    saved = None if entry is None or notices else cache.save(entry, data, tables=job.cache_tables)
     return Outcome(job=job, data=data, notices=notices, kept=saved)
 
 
-def _cache_folder(job: Job) -> Path | None:
-    """Return the folder of the rank's entry in the cache, existing or not; None if it cannot have one."""
+def _cache_entry(job: Job) -> Path | None:
+    """Return the path of the rank's entry in the cache, existing or not; None if it cannot have one."""
     if job.cache is None:
         return None
     files, labels = [source.path for source in job.sources], [source.label for source in job.sources]
-    return cache.folder_of(files, labels, readers.name(job.sources[0], fast=job.fast), job.cache)
+    return cache.entry_of(files, labels, readers.name(job.sources[0], fast=job.fast), job.cache)
 
 
-def _cached(job: Job, folder: Path | None) -> RankData | None:
-    return None if folder is None else cache.load(folder, _large_again(job))
+def _cached(job: Job, entry: Path | None) -> RankData | None:
+    return None if entry is None else cache.load(entry, _large_again(job))
 
 
 def _large_again(job: Job) -> "dict[str, _Again]":
@@ -138,11 +171,16 @@ class _Again:
         self._name = name
 
     def __call__(self) -> Table:
-        data = prepare_rank(self._job).data
-        if data is None:
-            raise AnalysisError(f"{self._job.sources[0].label}: changed while it was analysed; analyse it again")
-        table: Table = getattr(data, self._name)
+        table: Table = getattr(_read_again(self._job), self._name)
         return table
+
+
+@lru_cache(1)  # whoever needs one table of a rank often needs the next one directly afterwards
+def _read_again(job: Job) -> RankData:
+    data = prepare_rank(job).data
+    if data is None:
+        raise AnalysisError(f"{job.sources[0].label}: changed while it was analysed; analyse it again")
+    return data
 
 
 # --- the map -------------------------------------------------------------------------------------------------
@@ -189,14 +227,14 @@ def prepare_all(jobs: Sequence[Job], executor: "Executor | None", progress: Prog
         for at in kept:
             progress.advance(sizes[at])
         found = pool.run(
-            prepare_rank,
+            prepare_rank if executor is not None else _kept_or_prepared,  # Dask's workers may have another cache
             {at: small[at] for at in order},
             executor,
             _workers(sizes),
             killed=_killed,
             ended=lambda at: progress.advance(sizes[at]),
         )
-    return [kept[at] if at in kept else found[at] for at in range(len(jobs))]
+        return [kept[at] if at in kept else _outcome(small[at], found[at]) for at in range(len(jobs))]
 
 
 def _killed(job: Job) -> Outcome:
@@ -209,13 +247,10 @@ def _killed(job: Job) -> Outcome:
 
 
 def _kept(jobs: Sequence[Job]) -> dict[int, Outcome]:
-    """Return the outcomes of the jobs that the cache has, by position; nothing if it lacks the first one.
-
-    Reading a small file takes less time here than passing the result on from another process.
-    """
+    """Return the outcomes of the jobs that the cache has, by position; nothing if it lacks the first one."""
     kept: dict[int, Outcome] = {}
     for at, job in enumerate(jobs):
-        data = _cached(job, _cache_folder(job))
+        data = _cached(job, _cache_entry(job))
         if data is not None:
             kept[at] = Outcome(job=job, data=data)
         elif at == 0:

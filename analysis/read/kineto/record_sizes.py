@@ -37,11 +37,12 @@ class _Record(msgspec.Struct):
 
 def with_sizes(trace: RankTrace, path: Path) -> RankTrace:
     """Return the trace with the element counts and types of such collectives, if it was recorded with shapes."""
+    if not trace.extra.get(HAS_SHAPES, True):
+        return trace
     host = trace.host
     rows = np.flatnonzero(host.where("name", has_shapes))
     rows = rows[(host["in_nelems"][rows] == UNKNOWN) & (host["collective"][rows] < 0)]
-    recorded = trace.extra.get(HAS_SHAPES, True)
-    found = _records(path, base_time(trace.extra)) if recorded and len(rows) and _lacks_sizes(trace) else {}
+    found = _records(path, base_time(trace.extra)) if len(rows) and _lacks_sizes(trace) else {}
     if not found:
         return trace
     counts, types = host["in_nelems"].copy(), host["dtype"].copy()

@@ -51,7 +51,8 @@ def summary(*paths: Path, **options: Any) -> dict[str, Any]:
 
 
 def entries(cache: Path) -> list[Path]:
-    return sorted((cache / "rankscope" / "ranks").iterdir())
+    """Return the files of ranks, without those of their large tables."""
+    return sorted(path for path in (cache / "rankscope" / "ranks").iterdir() if not path.suffix)
 
 
 def test_the_second_time_nothing_is_read(traces: Path, cache: Path, reads: list[str]) -> None:
@@ -79,25 +80,25 @@ def test_a_changed_file_is_read_again(traces: Path, cache: Path, reads: list[str
 def test_a_broken_entry_is_made_again(traces: Path, cache: Path, reads: list[str], damage: bytes | None) -> None:
     first = summary(traces)
     for entry in entries(cache):
-        kept = (entry / "rank.msgpack").read_bytes()
-        (entry / "rank.msgpack").write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]) if damage is None else damage)
+        kept = entry.read_bytes()
+        entry.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]) if damage is None else damage)
     assert summary(traces) == first and len(reads) == 8
     assert summary(traces) == first and len(reads) == 8
 
 
-@pytest.mark.parametrize("instead", ["a file", "a link"])
+@pytest.mark.parametrize("instead", ["a folder", "a link"])
 def test_what_is_no_entry_is_replaced(instead: str, traces: Path, cache: Path, reads: list[str]) -> None:
     load(traces)
     for entry in entries(cache):
         entry.rename(cache / entry.name)
-        if instead == "a file":
-            entry.write_text("no entry")
+        if instead == "a folder":
+            (entry / "no entry").mkdir(parents=True)
         else:
             entry.symlink_to("nowhere")
     reads.clear()
     load(traces)
     load(traces)
-    assert len(reads) == 4 and all(entry.is_dir() and not entry.is_symlink() for entry in entries(cache))
+    assert len(reads) == 4 and all(entry.is_file() and not entry.is_symlink() for entry in entries(cache))
 
 
 def test_an_interrupted_command_leaves_no_half_entry(
@@ -109,13 +110,13 @@ def test_an_interrupted_command_leaves_no_half_entry(
     monkeypatch.setattr(store, "pack", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load(traces)
-    assert entries(cache) == []
+    assert not list((cache / "rankscope" / "ranks").glob(".*")) and entries(cache) == []
 
 
 def test_a_broken_table_is_made_again(traces: Path, cache: Path) -> None:
     expected = load(traces, options=Options()).kernels()
     for entry in entries(cache):
-        (entry / "kernels.z").write_bytes(b"junk")
+        entry.with_name(f"{entry.name}.kernels.z").write_bytes(b"junk")
     found = load(traces, options=Options()).kernels()
     assert found["start_ns"].equals(expected["start_ns"]) and list(found["name"]) == list(expected["name"])
 
@@ -159,9 +160,9 @@ def test_what_is_kept_needs_no_pool(
     given: list[workers.Job] = []
 
     class Pool(ThreadPoolExecutor):  # of threads, so that `reads` sees what its workers read
-        def submit(self, work: Any, job: Any, /) -> Any:  # type: ignore[override]
-            given.append(job)
-            return super().submit(work, job)
+        def submit(self, work: Any, each: Any, jobs: Any, /) -> Any:  # type: ignore[override]
+            given.extend(jobs)
+            return super().submit(work, each, jobs)
 
     monkeypatch.setattr(pool, "processes", Pool)
     assert summary(traces) == first
@@ -172,12 +173,12 @@ def test_what_is_kept_needs_no_pool(
 class _Dying(Executor):
     """Runs jobs here; the process of rank 2 dies."""
 
-    def submit(self, run: Any, job: Any) -> Future[Any]:  # type: ignore[override]
+    def submit(self, run: Any, each: Any, jobs: Any) -> Future[Any]:  # type: ignore[override]
         future: Future[Any] = Future()
-        if "rank2" in job.sources[0].label:
+        if any("rank2" in job.sources[0].label for job in jobs):
             future.set_exception(BrokenProcessPool())
         else:
-            future.set_result(run(job))
+            future.set_result(run(each, jobs))
         return future
 
 

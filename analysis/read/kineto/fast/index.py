@@ -35,7 +35,7 @@ _NONE = np.uint64(0)
 _AT_ONCE = 8  # positions; `positions` must have room for as many behind the last one
 
 # What `index` reports, by position in `report`.
-ODD_AT, HAS_ESCAPES, HAS_HIGH_BYTES = 0, 1, 2
+ODD_AT, HAS_ESCAPES, HAS_HIGH_BYTES, LINES = range(4)
 
 
 @njit(inline="always")
@@ -146,13 +146,14 @@ def _put_bits(positions: Any, count: Any, first: Any, found: Any) -> Any:
 @kernel(4)
 def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
     """Write the positions of quotes, brackets, and scalars that follow a comma; return how many there are."""
-    count = 0
+    count = lines = 0
     odd_at = length
     in_string = escaped = has_escapes = high = _NONE
-    p_scalar = p_exponent = p_digit = p_minus = p_sign = p_zero = p_dot = p_fraction = _NONE
+    p_scalar = p_exponent = p_digit = p_minus = p_sign = p_letters = p_zero = p_dot = p_fraction = _NONE
     c_comma = c_colon = c_curly = c_quote = c_value = _NONE
     c_square = _ONE  # the window begins after the array's opening bracket
     for i in range(0, length, 64):
+        lines += count_bits(_newlines(base, i))
         quote, backslash = _quotes(base, i), _backslashes(base, i)
         odd = _NONE
         if (backslash | escaped) != 0:
@@ -186,10 +187,14 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
         blank = _blanks(base, i) & outside
         comma, colon = _commas(base, i) & outside, _colons(base, i) & outside
         curly, square, closing = _curly(base, i) & outside, _square(base, i) & outside, _closing(base, i) & outside
-        digit, letter = _digits(base, i) & outside, _letters(base, i) & outside
-        dot, minus, plus = _dots(base, i) & outside, _minus(base, i) & outside, _plus(base, i) & outside
-        scalar = digit | letter | dot | minus | plus
-        odd |= outside & ~(blank | comma | colon | curly | square | closing | scalar)
+        digit, dot = _digits(base, i) & outside, _dots(base, i) & outside
+        scalar = digit | dot
+        others = outside & ~(blank | comma | colon | curly | square | closing | scalar)
+        letter = minus = plus = _NONE
+        if others != 0:  # in few blocks
+            letter, minus, plus = _letters(base, i) & outside, _minus(base, i) & outside, _plus(base, i) & outside
+            scalar |= letter | minus | plus
+            odd |= others & ~scalar
 
         # Which token may follow which.
         before = (scalar << _ONE) | p_scalar
@@ -215,30 +220,34 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
         c_value = (closing >> _TOP) | (_ONE if total < blank else _NONE)
 
         # Numbers without an exponent; numbers with one, and words, are checked one by one below.
-        exponent = _exponents(base, i) & letter
-        after_exponent = (exponent << _ONE) | p_exponent
-        odd |= plus & ~after_exponent
-        odd |= minus & ~(begins | after_exponent)
-        odd |= ((minus << _ONE) | p_minus) & ~digit
         odd |= dot & ~((digit << _ONE) | p_digit)
         odd |= ((dot << _ONE) | p_dot) & ~digit
         fraction = (dot << _ONE) | p_fraction
         total = digit + (fraction & digit)
         odd |= (total | fraction) & ~digit & dot
         p_fraction = (dot >> _TOP) | (_ONE if total < digit else _NONE)
-        sign = minus & begins
-        leading = _zeros(base, i) & digit & (begins | (sign << _ONE) | p_sign)
+        if (others | p_letters) != 0:
+            exponent = _exponents(base, i) & letter
+            after_exponent = (exponent << _ONE) | p_exponent
+            odd |= plus & ~after_exponent
+            odd |= minus & ~(begins | after_exponent)
+            odd |= ((minus << _ONE) | p_minus) & ~digit
+            sign = minus & begins
+            begins |= (sign << _ONE) | p_sign
+            words = letter & ~(letter << _ONE)
+            while words != 0:
+                p = lowest_bit(words)
+                words &= words - _ONE
+                if not (p == 0 and i > 0 and _is_letter(byte(base, i - 1)) and p_scalar != 0) and not _is_word(
+                    base, i + p, length
+                ):
+                    odd = _ONE
+            p_exponent, p_minus, p_sign = exponent >> _TOP, minus >> _TOP, sign >> _TOP
+            p_letters = p_exponent | p_minus | p_sign
+        leading = _zeros(base, i) & digit & begins
         odd |= ((leading << _ONE) | p_zero) & digit
-        words = letter & ~((letter << _ONE) | _NONE)
-        while words != 0:
-            p = lowest_bit(words)
-            words &= words - _ONE
-            if not (p == 0 and i > 0 and _is_letter(byte(base, i - 1)) and p_scalar != 0) and not _is_word(
-                base, i + p, length
-            ):
-                odd = _ONE
-        p_scalar, p_exponent, p_digit = scalar >> _TOP, exponent >> _TOP, digit >> _TOP
-        p_minus, p_sign, p_zero, p_dot = minus >> _TOP, sign >> _TOP, leading >> _TOP, dot >> _TOP
+        p_scalar, p_digit = scalar >> _TOP, digit >> _TOP
+        p_zero, p_dot = leading >> _TOP, dot >> _TOP
 
         if odd != 0 and i < odd_at:
             odd_at = i
@@ -246,6 +255,7 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
     put_int64(report, ODD_AT, odd_at)
     put_int64(report, HAS_ESCAPES, np.int64(has_escapes))
     put_int64(report, HAS_HIGH_BYTES, np.int64(high != 0))
+    put_int64(report, LINES, lines)
     return count
 
 

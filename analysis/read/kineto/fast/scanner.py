@@ -6,6 +6,7 @@ window, its rows, and one copy of each distinct string.
 """
 
 import codecs
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +26,7 @@ WINDOW = 2 << 20  # bytes: small enough for the CPU cache
 _PADDING = 64  # readable bytes after a window
 _CAPACITY = 1 << 14  # rows of each class that are returned at a time
 _ROWS = {"device": layout.DEVICE_ROW, "launches": layout.LAUNCH_ROW, "host": layout.HOST_ROW}
+_CALLS = (CALL_ROW, *layout.COLLECTIVE_ROW[1:])
 _CLASS = {"device": layout.IS_DEVICE, "launches": layout.IS_LAUNCH, "host": layout.IS_HOST, None: layout.SKIPPED}
 
 Block = dict[str, dict[str, Column]]
@@ -52,6 +54,7 @@ class Scanner:
         self._buffers = [np.empty((width, _CAPACITY), np.int64) for width in layout.WIDTHS]
         self._window, self._positions = np.empty(0, np.uint8), np.empty(0, np.int32)
         self._report = np.zeros(4, np.int64)
+        self._addresses: list[int] = []
         self._state[layout.KEYS] = _address(self._keys)
         self._state[[layout.EVENT_MULTIPLIER, layout.ARGUMENT_MULTIPLIER]] = multipliers
         self._state[layout.CAPACITY] = _CAPACITY
@@ -65,19 +68,19 @@ class Scanner:
         if len(self._window) < size + _PADDING:
             self._window = np.empty(size + size // 4 + _PADDING, np.uint8)
             self._positions = np.empty(size + size // 4 + _PADDING, np.int32)
+            own = (self._window, self._positions, self._report, self._scratch, self._state)
+            self._addresses = [_address(array) for array in own]
         self._window[: len(before)] = np.frombuffer(before, np.uint8)
         self._window[len(before) : size] = np.frombuffer(window, np.uint8)
         self._window[size : size + _PADDING] = ord(" ")
-        base = _address(self._window)
-        positions, state = _address(self._positions), self._state
-        count = index(base, size, positions, _address(self._report))
-        odd_at, has_escapes, has_high_bytes = self._report[:3].tolist()
+        (base, positions, report, scratch, state_at), state = self._addresses, self._state
+        count = index(base, size, positions, report)
+        odd_at, has_escapes, has_high_bytes, lines = self._report.tolist()
         if has_high_bytes and not _is_utf8(self._window[:size].tobytes()):
             return None
         state[[layout.AT_ENTRY, layout.CUT_AT, layout.HAS_ESCAPES]] = (0, 0, has_escapes)
         state[layout.ROWS : layout.ROWS + 5] = 0
         blocks: list[Block] = []
-        scratch, state_at = _address(self._scratch), _address(state)
         while True:
             state[layout.CLASSES] = self._symbols.classes_address
             status = scan(base, size, positions, count, scratch, state_at, self._symbols.address)
@@ -94,7 +97,8 @@ class Scanner:
             return None  # only a token that the window's end cuts may look odd
         blocks.append(self._block())
         has_shapes = bool(self._scratch[layout.SHAPES_SEEN] == 1)
-        return Scanned(used, count_lines(base, used), status == layout.END, blocks, has_shapes)
+        lines -= count_lines(base + used, size - used)
+        return Scanned(used, lines, status == layout.END, blocks, has_shapes)
 
     def _block(self) -> Block:
         """Copy the written rows, with symbols turned into the codes of their columns."""
@@ -102,23 +106,18 @@ class Scanner:
         block: Block = {}
         for number, (part, names) in enumerate(_ROWS.items()):
             if rows[number]:
-                columns = self._buffers[number]
-                block[part] = {name: self._column(name, columns[at, : rows[number]]) for at, name in enumerate(names)}
+                block[part] = self._columns(names, self._buffers[number][:, : rows[number]])
         for number, part in ((3, "device"), (4, "host")):
             if part in block:
-                block[part] |= self._calls(self._buffers[number][:, : rows[number]])
+                block[part] |= self._columns(
+                    (CALL_ROW, *layout.COLLECTIVE_ROW[1:]), self._buffers[number][:, : rows[number]]
+                )
         self._state[layout.ROWS : layout.ROWS + 5] = 0
         return block
 
-    def _column(self, name: str, values: Column) -> Column:
-        return self._symbols.codes(name, values) if name in CODED else values.copy()
-
-    def _calls(self, columns: Column) -> dict[str, Column]:
-        """Return the collective columns, and the rows that have them."""
-        found = {CALL_ROW: columns[0].copy()}
-        return found | {
-            name: self._column(name, columns[at]) for at, name in enumerate(layout.COLLECTIVE_ROW[1:], start=1)
-        }
+    def _columns(self, names: Sequence[str], rows: Column) -> dict[str, Column]:
+        symbols, own = self._symbols, rows.copy()
+        return {name: symbols.codes(name, own[at]) if name in CODED else own[at] for at, name in enumerate(names)}
 
 
 class _Symbols:
@@ -165,18 +164,16 @@ class _Symbols:
         self._table[3:5] = [_address(self._arena), _address(self._offsets)]
         self._table[2], self._table[7] = self._size - 1, len(self._arena)
 
-    def _raw(self, code: int) -> bytes:
-        return self._arena[self._offsets[code] : self._offsets[code + 1]].tobytes()
-
-    def text(self, code: int) -> str:
-        """Return a symbol as a string, with its escapes resolved."""
-        raw = self._raw(code)
-        return msgspec.json.decode(b'"%b"' % raw, type=str) if b"\\" in raw else raw.decode("utf-8", "replace")
+    def _raw(self, codes: Column) -> list[bytes]:
+        """Return the bytes of some symbols."""
+        begins, ends = self._offsets[codes].tolist(), self._offsets[codes + 1].tolist()
+        arena = self._arena.data
+        return [bytes(arena[begin:end]) for begin, end in zip(begins, ends, strict=True)]
 
     def classify(self, code: int) -> None:
         """Set the class of a symbol that is a category."""
         try:
-            category = self.text(code)
+            category = _text(*self._raw(np.array([code])))
         except msgspec.DecodeError:  # a bad escape: the msgspec reader takes this window
             category = ""
         part = part_of(category)
@@ -192,19 +189,27 @@ class _Symbols:
         at = symbols + 1  # negative for a row without a string, which takes the first entry
         found = lookup.take(at, mode="clip")
         if (new := found == _NEW).any():
-            missing = np.unique(at[new])
-            words = [self._pair(code) if name == "thread" else self.text(code) for code in (missing - 1).tolist()]
-            lookup[missing] = self._codes[name].encode(words)
+            asked = np.zeros(len(lookup), bool)
+            asked[at[new]] = True
+            missing = np.flatnonzero(asked)
+            raw = self._raw(missing - 1)
+            lookup[missing] = self._codes[name].encode([*map(_pair if name == "thread" else _text, raw)])
             found = lookup.take(at, mode="clip")
         return found
-
-    def _pair(self, code: int) -> tuple[int, int]:
-        pid, tid = np.frombuffer(self._raw(code), np.int64).tolist()
-        return pid, tid
 
 
 _NEW = -2
 _NO_SYMBOL = np.full(1, -1, np.int32)
+
+
+def _text(raw: bytes) -> str:
+    """Return a symbol as a string, with its escapes resolved."""
+    return msgspec.json.decode(b'"%b"' % raw, type=str) if b"\\" in raw else raw.decode("utf-8", "replace")
+
+
+def _pair(raw: bytes) -> tuple[int, int]:
+    pid, tid = np.frombuffer(raw, np.int64).tolist()
+    return pid, tid
 
 
 def _address(array: Column) -> int:
