@@ -12,7 +12,7 @@ import numpy as np
 from rankscope.analysis.core.collective_kinds import collective_kind, is_communication
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
 from rankscope.analysis.rank.rank_data import NO_STEP
-from rankscope.analysis.rank.steps import host_steps, step_number
+from rankscope.analysis.rank.steps import marks_steps, step_number
 from rankscope.analysis.read.pass_steps import has_steps, read_steps
 from rankscope.analysis.read.rank_info import read_rank_info
 from rankscope.analysis.read.rank_trace import CODED, HOST_COLUMNS, RankTrace
@@ -22,10 +22,15 @@ from rankscope.conf.run_dir import RankDir
 _NEEDED: list[StepColumn] = ["step", "phase", "start_ns", "host_ns", "data_wait_ns"]
 
 
-def completed(trace: RankTrace, path: Path) -> RankTrace:
-    """Return the trace with steps from the rank's own records; unchanged if it has steps or there are no records."""
+def corrected(trace: RankTrace, path: Path) -> RankTrace:
+    """Return the trace with the steps that the rank's own records have; unchanged if there are no records."""
     rank_dir = RankDir(path.parent)
-    if trace.source != "kineto" or not len(trace.launches) or not has_steps(rank_dir) or len(host_steps(trace.host)):
+    return _without_open_steps(_completed(trace, rank_dir), rank_dir) if has_steps(rank_dir) else trace
+
+
+def _completed(trace: RankTrace, rank_dir: RankDir) -> RankTrace:
+    """Return the trace with steps from the rank's own records; unchanged if it has steps."""
+    if trace.source != "kineto" or not len(trace.launches) or marks_steps(trace.host):
         return trace
     try:
         every: list[StepRow] = read_steps(rank_dir).select(_NEEDED).to_pylist()
@@ -39,11 +44,8 @@ def completed(trace: RankTrace, path: Path) -> RankTrace:
     )
 
 
-def without_open_steps(trace: RankTrace, path: Path) -> RankTrace:
+def _without_open_steps(trace: RankTrace, rank_dir: RankDir) -> RankTrace:
     """Return the trace without steps that the rank began but did not end: it failed, or its script was over."""
-    rank_dir = RankDir(path.parent)
-    if not has_steps(rank_dir):
-        return trace
     try:
         rows: list[StepRow] = read_steps(rank_dir).select(["step", "host_ns"]).to_pylist()
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ import numpy as np
 from rankscope.analysis.core.notices import Notice
 from rankscope.analysis.core.step_names import MARKS, RANGES, Mark
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
-from rankscope.analysis.rank.steps import STEP, disjoint, host_steps
+from rankscope.analysis.rank.steps import STEP, disjoint, marks_steps
 from rankscope.analysis.read.rank_trace import CODED, HOST_COLUMNS, RankTrace, end_of
 
 _DIGITS = 17  # of a number in a name; a longer one is not the number of a step
@@ -29,7 +29,7 @@ def with_steps(trace: RankTrace, pattern: str | None) -> RankTrace:
     """
     if pattern is not None and trace.source == "kineto":
         return _named_by_user(trace, pattern)
-    if len(host_steps(trace.host)):
+    if marks_steps(trace.host):
         return trace
     for expression in RANGES:
         rows = _rows(trace.host, expression, annotations_only=True)

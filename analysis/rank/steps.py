@@ -22,21 +22,30 @@ def step_number(name: str) -> int:
     return int(match[1]) if match else NO_STEP
 
 
+def marks_steps(host: Table) -> bool:
+    """Return whether `host_steps` finds a step."""
+    return len(_marks(host)) > 0
+
+
 def host_steps(host: Table) -> Table:
     """Return the steps in order of time: step, host_start, host_end, thread. Each number occurs once.
 
     A mark inside another one is the same step, marked twice. Numbers that begin again (a profiler for each epoch) are
     counted on, with a gap of one, because the steps between were not recorded.
     """
-    marks = np.flatnonzero(host.of_words("name", step_number, otherwise=NO_STEP) != NO_STEP)
-    rows = host.take(marks, "name", "start", "duration", "thread")
-    rows = rows.take((rows["start"] != UNKNOWN) & (rows["duration"] >= 0))
+    rows = _marks(host)
     number = rows.of_words("name", step_number, otherwise=NO_STEP)
     steps = Table(
         {"step": number, "host_start": rows["start"], "host_end": end_of(rows), "thread": rows["thread"]}
     ).sort("host_start")
     steps = steps.take(disjoint(steps["host_start"], steps["host_end"]))
     return steps.with_columns(step=_counted_on(steps["step"]))
+
+
+def _marks(host: Table) -> Table:
+    marks = np.flatnonzero(host.of_words("name", step_number, otherwise=NO_STEP) != NO_STEP)
+    rows = host.take(marks, "name", "start", "duration", "thread")
+    return rows.take((rows["start"] != UNKNOWN) & (rows["duration"] >= 0))
 
 
 def disjoint(start: Column, end: Column) -> Column:

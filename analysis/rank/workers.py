@@ -116,7 +116,7 @@ def _prepare(job: Job, entry: Path | None) -> Outcome:
     if not traces or (len(traces) > 1 and not are_windows(traces)):
         return Outcome(job=job, notices=notices, conflicting=bool(traces))
     path = job.sources[0].path
-    trace = light_pass.without_open_steps(light_pass.completed(merge_cycles(traces), path), path)
+    trace = light_pass.corrected(merge_cycles(traces), path)
     where = python_stacks.where([source.path for source in job.sources], trace.extra)
     data = prepare(msgspec.structs.replace(trace, rank=NO_RANK if trace.rank is None else trace.rank), where)
     if job.json_bytes >= _LARGE_FROM:

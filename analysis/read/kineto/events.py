@@ -8,7 +8,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,7 +71,7 @@ class EventReader:
                 self._byte += scanned.used
                 self._check_growth(buffer)
                 continue
-            buffer += window
+            buffer = b"".join((buffer, window))
             self._look_for_shapes(buffer)
             cut, events, tail = self._whole_events(buffer)
             yield events
@@ -83,7 +83,7 @@ class EventReader:
                 buffer = buffer[cut:]
             self._check_growth(buffer)
         if tail is None:
-            events, tail = self._rest(buffer)
+            events, tail = self._rest(bytes(buffer))
             yield events
         self._finish(head, tail)
 
@@ -110,14 +110,15 @@ class EventReader:
 
     # --- the parts of the file -------------------------------------------------------------------------------
 
-    def _find_array(self, windows: Iterator[Window]) -> tuple[bytes, bytes]:
+    def _find_array(self, windows: Iterator[Window]) -> tuple[Window, bytes]:
+        """Return the text after the array's bracket, as far as it has been read, and the text before it."""
         buffer = b""
         for window in windows:
             buffer += window
             match = _ARRAY.search(buffer) or _BARE.match(buffer)
             if match:
                 self._advance(buffer, match.end())
-                return buffer[match.end() :], buffer[: match.end()]
+                return memoryview(buffer)[match.end() :], buffer[: match.end()]
             if len(buffer) > MAX_EVENT:
                 raise self._refused("not_a_trace", f"no traceEvents in its first {MAX_EVENT >> 20} MiB: not a trace")
         if not buffer.strip():
@@ -276,10 +277,9 @@ class EventReader:
         if size > _MOST_METADATA:
             self._note("metadata_too_large", f"{size >> 20} MiB of metadata were left out: its rank is unknown")
             return
-        text, _ = repair(head + (tail if tail is not None else b"]}"))
         pairs = unique_keys(self.label)
         try:
-            document, _ = json.JSONDecoder(object_pairs_hook=pairs).raw_decode(text.decode("utf-8-sig").lstrip())
+            document = _first_value(head + (tail if tail is not None else b"]}"), pairs)
         except (ValueError, RecursionError):
             head_only, _ = repair(head + b"]}")
             try:
@@ -305,9 +305,28 @@ class EventReader:
         return UnreadableTraceError(self.notices[-1])
 
 
-def _behind(used: int, buffer: bytes, window: Window) -> bytes:
+def _first_value(text: bytes, pairs: Callable[[list[tuple[str, Any]]], Any]) -> Any:
+    """Decode the JSON value that `text` begins with, repaired if necessary. Raises `ValueError` or `RecursionError`."""
+    if b"\\" not in text:  # escapes may be wrong even if json accepts them
+        try:
+            return _decoded(text, pairs)
+        except (ValueError, RecursionError):
+            pass
+    return _decoded(repair(text)[0], pairs)
+
+
+def _decoded(text: bytes, pairs: Callable[[list[tuple[str, Any]]], Any]) -> Any:
+    decoder = json.JSONDecoder(object_pairs_hook=pairs, parse_constant=_refused_constant)
+    return decoder.raw_decode(text.decode("utf-8-sig").lstrip())[0]
+
+
+def _refused_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _behind(used: int, buffer: Window, window: Window) -> bytes:
     """Return what follows the first `used` bytes of both; both together are copied only if they must be."""
-    return bytes(window[used - len(buffer) :]) if used >= len(buffer) else buffer[used:] + window
+    return bytes(window[used - len(buffer) :]) if used >= len(buffer) else b"".join((buffer[used:], window))
 
 
 _TRIES = 20

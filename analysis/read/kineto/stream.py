@@ -16,7 +16,8 @@ from rankscope.conf.files import open_regular
 Window = bytes | memoryview
 WINDOW = 8 << 20  # bytes yielded at a time
 _GZIP = b"\x1f\x8b"
-_READ = 1 << 18  # bytes of gzip: some 3 MB of JSON; not more, because a decoder copies what follows its member
+_READ = 1 << 20  # bytes of gzip
+_READ_OF_MANY = 1 << 18  # bytes of gzip, after the first member: a decoder copies what follows its member
 
 
 class Stream:
@@ -59,9 +60,9 @@ class Stream:
 
     def _inflate(self, file: BinaryIO) -> Iterator[bytes]:
         decoder = isal_zlib.decompressobj(wbits=31)
-        pending = b""
+        pending, size = b"", _READ
         while True:
-            data = pending or file.read(_READ)
+            data = pending or file.read(size)
             if not data:
                 break
             # Another gzip member follows, as appending writers produce them. Zero padding is legal.
@@ -69,7 +70,7 @@ class Stream:
                 if not data.strip(b"\0"):
                     pending = b""
                     continue
-                decoder = isal_zlib.decompressobj(wbits=31)
+                decoder, size = isal_zlib.decompressobj(wbits=31), _READ_OF_MANY
             try:
                 out = decoder.decompress(data, self.window)
             except isal_zlib.error:  # type: ignore[misc]  # an alias of zlib.error that the stubs do not know

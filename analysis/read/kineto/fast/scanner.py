@@ -61,7 +61,7 @@ class Scanner:
         for number, buffer in enumerate(self._buffers):
             self._state[layout.OUT + number] = _address(buffer)
 
-    def scan(self, before: bytes, window: Window) -> Scanned | None:
+    def scan(self, before: Window, window: Window) -> Scanned | None:
         """Read the complete events of `before` and `window`, which follow one another; None: not plain JSON."""
         index, scan, count_lines, _ = kernels()
         size = len(before) + len(window)
@@ -127,6 +127,8 @@ class _Symbols:
         self._codes = codes
         self._lookup: dict[str, Column] = {}
         self._table = np.zeros(8, np.int64)
+        self.address = _address(self._table)
+        self.classes_address = 0  # of each symbol's class
         self._size = 1 << 13
         self._arena = np.empty(1 << 19, np.uint8)
         self._offsets = np.zeros(1, np.int64)
@@ -134,16 +136,6 @@ class _Symbols:
         self._hashes = np.zeros(0, np.uint64)
         self._slots = np.full(0, -1, np.int32)
         self._resize()
-
-    @property
-    def address(self) -> int:
-        """The table's address, for the kernels."""
-        return _address(self._table)
-
-    @property
-    def classes_address(self) -> int:
-        """The address of each symbol's class, for the kernels."""
-        return _address(self._classes)
 
     def grow(self) -> None:
         if self._table[5] * 2 > self._table[2]:
@@ -156,11 +148,12 @@ class _Symbols:
         hashes, slots = np.zeros(self._size, np.uint64), np.full(self._size, -1, np.int32)
         old = (_address(self._hashes), _address(self._slots), len(self._slots))
         self._table[:2] = [_address(hashes), _address(slots)]
-        kernels().rehash(*old, _address(self._table), self._size)
+        kernels().rehash(*old, self.address, self._size)
         self._hashes, self._slots = hashes, slots
         self._offsets = np.concatenate([self._offsets, np.zeros(self._size + 2 - len(self._offsets), np.int64)])
         more = np.full(self._size + 2 - len(self._classes), layout.UNSEEN, np.int64)
         self._classes = np.concatenate([self._classes, more])
+        self.classes_address = _address(self._classes)
         self._table[3:5] = [_address(self._arena), _address(self._offsets)]
         self._table[2], self._table[7] = self._size - 1, len(self._arena)
 
