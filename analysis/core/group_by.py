@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from rankscope.analysis.core import at_once
 from rankscope.analysis.core.table import Column
 
 
@@ -41,15 +42,21 @@ def of_keys(values: Column, keys: Column) -> Column:
     if not len(keys):
         return np.full(len(values), -1)
     order = np.argsort(keys, kind="stable")
-    at = order[np.minimum(np.searchsorted(keys[order], values), len(keys) - 1)]
-    return np.where(keys[at] == values, at, -1)
+    ordered = keys[order]
+    result = np.empty(len(values), np.int64)
+    for rows in at_once.pieces(len(values)):
+        part = values[rows]
+        at = order[np.minimum(np.searchsorted(ordered, part), len(keys) - 1)]
+        result[rows] = np.where(keys[at] == part, at, -1)
+    return result
 
 
 def sums(values: Column, at: Column, count: int) -> Column:
     """Return the sum (int64) of the values at each position 0..count-1; values at -1 count nowhere."""
     total = np.zeros(count, np.int64)
-    known = at >= 0
-    np.add.at(total, at[known], values[known])
+    for rows in at_once.pieces(len(values)):
+        known = at[rows] >= 0
+        np.add.at(total, at[rows][known], values[rows][known])
     return total
 
 
@@ -58,30 +65,28 @@ def median(values: Column, groups: Column, count: int) -> Column:
     result = np.zeros(count, values.dtype)
     if not len(values):
         return result
-    sorted_groups, sorted_values = _ordered(values, groups)
-    begin = starts_of(sorted_groups)
-    size = np.diff(np.append(begin, len(values)))
-    low, high = sorted_values[begin + (size - 1) // 2], sorted_values[begin + size // 2]
-    result[sorted_groups[begin]] = low + (high - low) / 2 if values.dtype.kind == "f" else low + (high - low) // 2
+    ordered, ends, added = _by_group(values, groups, count)
+    found = np.flatnonzero(np.diff(ends))
+    begin, size, added = ends[found], np.diff(ends)[found], added[found]
+    low, high = ordered[begin + (size - 1) // 2] - added, ordered[begin + size // 2] - added
+    result[found] = low + (high - low) / 2 if values.dtype.kind == "f" else low + (high - low) // 2
     return result
 
 
-def _ordered(values: Column, groups: Column) -> tuple[Column, Column]:
-    """Return the groups in order, and the values in order within each group."""
+def _by_group(values: Column, groups: Column, count: int) -> tuple[Column, Column, Column]:
+    """Return the values in order of group and value, where each group begins and the last one ends, what was added."""
     if values.dtype.kind == "i":
-        least, first = int(values.min()), int(groups.min())
+        least = int(values.min())
         span = int(values.max()) - least + 1
-        if span * (int(groups.max()) - first + 1) <= np.iinfo(np.int64).max:  # one number holds both: sorts faster
-            keys = groups.astype(np.int64)
-            keys -= first
-            keys *= span
-            keys += values
-            keys -= least
-            keys.sort()
-            group, value = np.divmod(keys, span)
-            return group + first, (value + least).astype(values.dtype)
+        if span * count <= np.iinfo(np.int64).max:  # one number for group and value: sorts faster, in less memory
+            ordered = groups * np.int64(span)
+            ordered += values
+            ordered -= least
+            ordered.sort()
+            begins = np.arange(count + 1) * span
+            return ordered, np.searchsorted(ordered, begins), begins[:-1] - least
     order = np.lexsort([values, groups])
-    return groups[order], values[order]
+    return values[order], np.searchsorted(groups[order], np.arange(count + 1)), np.zeros(count, values.dtype)
 
 
 def highest(values: Column, groups: Column) -> Column:

@@ -5,6 +5,7 @@ import mmap
 import os
 import resource
 import tempfile
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -46,8 +47,8 @@ class OnDisk(ColumnLike):
 
     def full(self) -> Any:
         result = np.empty(len(self), self.dtype)
-        for low in range(0, len(self), at_once.ROWS):
-            result[low : low + at_once.ROWS] = self[low : low + at_once.ROWS]
+        for rows in at_once.pieces(len(self)):
+            result[rows] = self[rows]
         return result
 
     def __getitem__(self, index: Any) -> Any:
@@ -68,8 +69,8 @@ class OnDisk(ColumnLike):
                 raise IndexError(f"a mask of {len(index)} rows for a column of {len(self)}")
             index = np.flatnonzero(index)
         result = np.empty(len(index), self.dtype)
-        for low in range(0, len(index), at_once.ROWS):
-            result[low : low + at_once.ROWS] = self[index[low : low + at_once.ROWS]]
+        for rows in at_once.pieces(len(index)):
+            result[rows] = self[index[rows]]
         return result
 
     def mapped(self, function: Callable[[Any], Any]) -> Any:
@@ -120,11 +121,41 @@ class Written:
 
     def column(self) -> OnDisk:
         """Return the column; nothing may be added afterwards."""
-        return OnDisk(mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ), self._kind, self._count)
+        return OnDisk(self.map(), self._kind, self._count)
+
+    def map(self) -> mmap.mmap:
+        """Return the values' bytes; nothing may be added afterwards."""
+        return mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)
 
     def __del__(self) -> None:
         if self._file is not None:
             self._file.close()  # the map of a column has a descriptor of its own
+
+
+_mapped: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
+
+
+def mapped(array: Any) -> Any:
+    """Return a long array as one of the same values in a file, if there is room, otherwise unchanged.
+
+    For what is used as an array of numpy (sets of intervals). What was read of it is in memory until `release`.
+    """
+    if array.size < MANY:
+        return array
+    try:
+        written = Written(array.dtype)
+        written.add(array.reshape(-1))
+        file = written.map()
+    except OSError:
+        return array
+    _mapped.add(file)
+    return np.frombuffer(file, array.dtype).reshape(array.shape)
+
+
+def release() -> None:
+    """Forget what was read of all `mapped` arrays; it is read again if it is needed."""
+    for file in _mapped:
+        file.madvise(mmap.MADV_DONTNEED)
 
 
 def moved(column: Any) -> Any:

@@ -113,7 +113,7 @@ def _of_device(steps: Table, kernels: Table) -> dict[str, Column]:
     compute, copy = kernels["role"] == COMPUTE, kernels["role"] == COPY
     step = group_by.of_keys(kernels["step"], steps["step"])
     found = {}
-    passed = kernels.of_words("name", _passed, otherwise=0)
+    passed = kernels.of_words("name", _passed, otherwise=np.uint8(0))
     for bit, name in enumerate(_TESTS):
         counted = (passed & 1 << bit != 0) & (copy if name in _OF_COPIES else compute)
         found[name] = group_by.sums(took * counted, step, len(steps))

@@ -16,6 +16,7 @@ from rankscope.analysis.core.collective_kinds import (
 from rankscope.analysis.core.intervals import length, union
 from rankscope.analysis.core.name_patterns import begins
 from rankscope.analysis.core.notices import Level, Notice
+from rankscope.analysis.core.on_disk import mapped
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY
 from rankscope.analysis.core.sm_share import sm_time
 from rankscope.analysis.core.table import UNKNOWN, Column, Table, encode
@@ -94,8 +95,8 @@ def prepare(trace: RankTrace, where: Where | None = None) -> RankData:
         steps=windows,
         comms=_comms(kernels, trace.host),
         kernels=kernels,
-        compute=of_role(kernels, COMPUTE),
-        copies=of_role(kernels, COPY),
+        compute=mapped(of_role(kernels, COMPUTE)),
+        copies=mapped(of_role(kernels, COPY)),
         data_wait=waited,
         activity=done,
         syncs=syncs,

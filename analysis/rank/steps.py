@@ -83,11 +83,11 @@ def step_at(times: Column, steps: Table) -> Column:
     if not len(steps):
         return np.full(len(times), NO_STEP)
     result = np.empty(len(times), np.int64)
-    for low in range(0, len(times), at_once.ROWS):
-        part = times[low : low + at_once.ROWS]
+    for rows in at_once.pieces(len(times)):
+        part = times[rows]
         at = np.searchsorted(steps["host_start"], part, "right") - 1
         inside = (at >= 0) & (part < steps["host_end"][at])
-        result[low : low + at_once.ROWS] = np.where(inside, steps["step"][at], NO_STEP)
+        result[rows] = np.where(inside, steps["step"][at], NO_STEP)
     return result
 
 

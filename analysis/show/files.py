@@ -7,6 +7,7 @@ import numpy as np
 
 from rankscope.analysis.core.heap import trim
 from rankscope.analysis.core.json import Json
+from rankscope.analysis.core.on_disk import release
 from rankscope.analysis.core.png import png
 from rankscope.analysis.core.table import Table
 from rankscope.analysis.read.run_settings import config_of
@@ -28,6 +29,7 @@ def write(analysis: Analysis, summary: Json, folder: Path, name: str) -> None:
         return
     (folder / "tables").mkdir(exist_ok=True)
     made = tables(analysis)
+    release()
     trim()  # Arrow and the page need some 50 MB next
     for part, table in made.items():
         write_parquet(folder / "tables" / f"{part}.parquet", table.to_arrow())

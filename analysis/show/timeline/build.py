@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from rankscope.analysis.align.groups import group_name
-from rankscope.analysis.core import at_once, group_by
+from rankscope.analysis.core import at_once, group_by, on_disk
 from rankscope.analysis.core.intervals import EMPTY, Intervals, covers
 from rankscope.analysis.core.notices import AnalysisError
 from rankscope.analysis.core.packed import LazyTable
@@ -273,10 +273,11 @@ def _communication(transfer: Intervals, wait: Intervals, comm: Intervals, comput
 def _reaching(analysis: Analysis, rank: int, part: Intervals, whole: Column) -> Intervals:
     """Return the intervals of a set that reach into a window, on the common clock; of millions most do not."""
     found = [EMPTY]
-    for first in range(0, part.shape[1], at_once.ROWS):
-        start, end = (analysis.alignment.to_common(rank, times[first : first + at_once.ROWS]) for times in part)
+    for rows in at_once.pieces(part.shape[1]):
+        start, end = (analysis.alignment.to_common(rank, times[rows]) for times in part)
         low, high = np.searchsorted(end, whole[0], "right"), np.searchsorted(start, whole[1], "left")
         found.append(np.stack([start[low:high], end[low:high]]))
+        on_disk.release()
     return np.concatenate(found, axis=1)
 
 
