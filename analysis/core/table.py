@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rankscope.analysis.core import on_disk
 from rankscope.analysis.core.column_like import ColumnLike
 from rankscope.analysis.core.columns import take
 from rankscope.analysis.core.on_disk import moved
@@ -28,11 +29,11 @@ class Table:
 
     def __init__(self, columns: Mapping[str, Any], words: Mapping[str, list[str]] | None = None) -> None:
         self.columns: dict[str, Any] = {
-            name: column if isinstance(column, ColumnLike) else np.asarray(column) for name, column in columns.items()
+            name: column if type(column) is np.ndarray or isinstance(column, ColumnLike) else np.asarray(column)
+            for name, column in columns.items()
         }
         self.words: dict[str, list[str]] = dict(words or {})
-        lengths = {len(column) for column in self.columns.values()}
-        if len(lengths) > 1:
+        if len(set(map(len, self.columns.values()))) > 1:
             raise ValueError(f"columns of different lengths: { {k: len(v) for k, v in self.columns.items()} }")
 
     def __len__(self) -> int:
@@ -60,7 +61,9 @@ class Table:
         return self if (order[1:] > order[:-1]).all() else self.take(order)
 
     def moved(self) -> "Table":
-        """Return the table with its long columns on the disk, if there is room."""
+        """Return the table with its columns on the disk if they are long and there is room."""
+        if len(self) < on_disk.MANY:
+            return self
         return Table({name: moved(column) for name, column in self.columns.items()}, self.words)
 
     def with_columns(self, **columns: Any) -> "Table":

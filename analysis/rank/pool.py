@@ -1,5 +1,6 @@
 """Runs jobs in several processes, or in the caller's executor. A job whose process dies costs only its own result."""
 
+import gc
 import math
 import multiprocessing
 import sys
@@ -82,7 +83,12 @@ def _alone(work: Callable[[JobT], ResultT], job: JobT, killed: Callable[[JobT], 
         return killed(job)
 
 
+def _begin() -> None:
+    keep_freed_memory()
+    gc.freeze()  # what was there before the first job is not looked at again and again
+
+
 def processes(workers: int) -> ProcessPoolExecutor:
     """Start processes. Forking is fast and needs no importable main module, but is safe only with a single thread."""
     method = "fork" if sys.platform == "linux" and threading.active_count() == 1 else "spawn"
-    return ProcessPoolExecutor(workers, multiprocessing.get_context(method), initializer=keep_freed_memory)
+    return ProcessPoolExecutor(workers, multiprocessing.get_context(method), initializer=_begin)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rankscope.analysis import Options, load, summarise
 from rankscope.analysis.core import at_once, on_disk
 from rankscope.analysis.core.columns import assigned, sort_in_place
-from rankscope.analysis.core.on_disk import OnDisk, Written, moved
+from rankscope.analysis.core.on_disk import OnDisk, Written, mapped, moved, release
 from rankscope.analysis.core.sparse import Sparse
 from rankscope.analysis.core.table import UNKNOWN, Table
 from rankscope.analysis.read.kineto import columns
@@ -26,6 +26,18 @@ from rankscope.analysis.show.tables import tables
 
 DATA = Path(__file__).parents[2] / "data"
 VALUES = st.lists(st.sampled_from([-7, 0, 1, 5, 2**40, UNKNOWN]), min_size=1, max_size=40)
+
+
+@given(st.lists(st.integers(-(2**40), 2**40), min_size=1, max_size=40))
+def test_a_mapped_array_keeps_its_values(values: list[int]) -> None:
+    array = np.array([values, values[::-1]])
+    with small_pieces():
+        found = mapped(array)
+        release()
+        assert isinstance(found, np.ndarray) and found.base is not None and (found == array).all()
+        release()
+        assert (found[:, 1:] == array[:, 1:]).all() and (pickle.loads(pickle.dumps(found)) == array).all()
+    assert mapped(array) is array  # a short one stays as it is
 
 
 @contextmanager

@@ -148,6 +148,37 @@ def test_a_pool_of_our_own_gives_the_same(traces: Path, monkeypatch: pytest.Monk
     assert summary(traces, cache=False) == here
 
 
+def test_what_has_gone_from_the_cache_is_read_again(
+    traces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    expected = summary(traces, cache=False)
+    monkeypatch.setattr(workers, "_POOL_FROM", 0)
+    monkeypatch.setattr(workers, "_workers", lambda _: 2)
+    run = pool.run
+
+    def run_and_lose(*arguments: Any, **more: Any) -> Any:
+        found = run(*arguments, **more)
+        assert all(isinstance(each, str) for each in found.values())  # the processes gave only the entries' paths
+        entries(cache)[0].unlink()
+        return found
+
+    monkeypatch.setattr(pool, "run", run_and_lose)
+    reads.clear()
+    assert summary(traces) == expected
+    assert len(reads) == 1  # here; the others were read by processes of their own
+
+
+def test_the_tables_of_a_rank_are_read_again_together(
+    traces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
+) -> None:
+    monkeypatch.setattr(workers, "_WITH_TABLES", 0)
+    summary(traces)
+    reads.clear()
+    for data in load(traces, options=Options()).ranks:
+        assert len(data.kernels["start"]) and len(data.host["start"]) and len(data.launches["start"])
+    assert sorted(reads) == [f"rank{rank}.json.gz" for rank in range(4)]
+
+
 @pytest.mark.parametrize("changed", [[], [0], [2], [0, 1, 2, 3]])
 def test_what_is_kept_needs_no_pool(
     changed: list[int], traces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, reads: list[str]
