@@ -1,4 +1,4 @@
-"""Jobs in processes of our own: each gives its result, however they are put together, and a dying one costs only that."""
+"""Jobs in processes of our own: each gives its result, in whatever parts, and one that dies costs only its own."""
 
 import pytest
 
