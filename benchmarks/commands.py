@@ -2,7 +2,7 @@
 
 All programs of a row run in turn, so that other load on the machine meets each of them. The table shows medians: CPU
 seconds (user and system, of all processes), wall time, peak memory of all processes, and CPU time as a multiple of the
-plain script or, if it did not run, of the first command.
+plain script for four ranks, which shows how fast the machine is at that moment.
 
     python benchmarks/commands.py                              # everything: 4 GB of disk, half an hour
     python benchmarks/commands.py --rows four,nsys --repeat 7 --no-peer
@@ -30,6 +30,7 @@ TESTS = HERE.parent / "tests" / "data"
 REAL, NSYS = TESTS / "traces" / "big_baseline_w4", TESTS / "nsys" / "big_baseline_w4"
 PEER = "HolisticTraceAnalysis==0.5.0"
 MB = 1_000_000
+_FEW = 3  # runs with a large input
 _SAMPLED = 0.05  # s between two samples of memory
 _DONE = (0, 3)  # 3: ranks are missing, as in the rows with one rank of four
 
@@ -43,13 +44,13 @@ class Program:
     out: Path
     home: str = "mine"  # whose cache: one for each version
     warm: bool = False  # keep the cache that the run before filled
-    once: bool = False
+    most: int | None = None  # runs
     runs: list[dict[str, float]] = field(default_factory=list)
     error: str | None = None
 
     def run(self, scratch: Path) -> None:
         """Run the command with a cache of its own, empty unless the program is `warm`."""
-        if self.error is not None:
+        if self.error is not None or (self.most is not None and len(self.runs) >= self.most):
             return
         home = scratch / "cache" / self.home
         if not self.warm:  # the compiled scanner stays
@@ -135,21 +136,22 @@ class Bench:
         for program in self.ours("ingest --out OUT", self.of_size(50)):  # compiles the scanner, which happens once
             program.run(scratch)
 
-    def ours(self, arguments: str, path: Path, *, warm: bool = False, once: bool = False) -> list[Program]:
+    def ours(self, arguments: str, path: Path, *, warm: bool = False, most: int | None = None) -> list[Program]:
         """Return the command with `OUT` in it replaced by a folder, once for each version."""
         programs = []
         for label, binary in self.versions.items():
             name = f"{label} {arguments}".strip() + (", warm" if warm else "")
             out = self.scratch / "out" / name.replace(" ", "-").replace("/", "-")
             verb, *rest = arguments.replace("OUT", str(out)).split()
-            programs.append(Program(name, [binary, verb, str(path), *rest], out, label or "mine", warm, once))
+            programs.append(Program(name, [binary, verb, str(path), *rest], out, label or "mine", warm, most))
         return programs
 
-    def plain(self, path: Path, *, once: bool = False) -> list[Program]:
+    def plain(self, path: Path = REAL) -> list[Program]:
         command = [sys.executable, str(HERE / "plain_script.py"), str(path)]
-        return [Program("plain script", command, self.scratch, warm=True, once=once)]
+        name = "plain script, four ranks" if path == REAL else "plain script, this file"
+        return [Program(name, command, self.scratch, warm=True)]
 
-    def hta(self, task: str, path: Path, *, once: bool = False) -> list[Program]:
+    def hta(self, task: str, path: Path, *, most: int | None = None) -> list[Program]:
         """Return the peer in an environment of its own, which the first call installs."""
         if not self.peer:
             return []
@@ -159,7 +161,7 @@ class Bench:
             [str(place / "bin" / "python"), str(HERE / "hta_peer.py"), task, str(path)],
             self.scratch,
             warm=True,
-            once=once,
+            most=most,
         )
         if not place.exists():
             subprocess.run([sys.executable, "-m", "venv", str(place)], check=True)
@@ -187,38 +189,41 @@ class Bench:
     # --- the rows ------------------------------------------------------------------------------------------------
 
     def four(self) -> None:
-        programs = [*self.plain(REAL), *self.ours("analyze --out OUT", REAL)]
+        programs = [*self.plain(), *self.ours("analyze --out OUT", REAL)]
         programs += [*self.ours("analyze --out OUT", REAL, warm=True), *self.ours("analyze --json OUT/s.json", REAL)]
         programs += self.ours("analyze --json OUT/s.json", REAL, warm=True)
         self.alternate("4 ranks, 31 MB of JSON", [*programs, *self.hta("analyze", REAL)])
 
-    def one(self, megabytes: int, *, once: bool) -> None:
+    def one(self, megabytes: int) -> None:
         path = self.of_size(megabytes)
-        programs = [*self.plain(path, once=once)] if megabytes <= 100 else []
+        small = megabytes <= 100
+        programs = [*self.plain(), *(self.plain(path) if small else [])]
         for command in ("analyze --out OUT", "analyze --json OUT/s.json", "ingest --out OUT"):
-            programs += self.ours(command, path, once=once)
-        peer = self.hta("tables", path / "rank0.json", once=once) if megabytes <= 1000 else []  # 5 GB of memory
+            programs += self.ours(command, path, most=None if small else _FEW)
+        # With 1 GB, HTA takes three minutes and 5 GB of memory.
+        peer = self.hta("tables", path / "rank0.json", most=None if small else 1) if megabytes <= 1000 else []
         self.alternate(f"one rank, {megabytes} MB of JSON (HTA: reading alone)", [*programs, *peer])
 
-    def ranks(self, count: int, *, once: bool) -> None:
+    def ranks(self, count: int, *, most: int | None) -> None:
         path = self.of_ranks(count)
-        programs = self.ours("analyze --out OUT", path, once=once)
-        programs += self.ours("analyze --out OUT", path, warm=True, once=once)
-        programs += self.ours("analyze --json OUT/s.json", path, warm=True, once=once)
+        programs = [*self.plain(), *self.ours("analyze --out OUT", path, most=most)]
+        programs += self.ours("analyze --out OUT", path, warm=True, most=most)
+        programs += self.ours("analyze --json OUT/s.json", path, warm=True, most=most)
         self.alternate(f"{count} ranks of 7.6 MB of JSON", programs)
 
     def timeline(self) -> None:
-        programs = self.ours("timeline --out OUT --make page", self.of_ranks(1024), warm=True, once=True)
+        path = self.of_ranks(1024)
+        programs = [*self.plain(), *self.ours("timeline --out OUT --make page", path, warm=True, most=_FEW)]
         self.alternate("timeline of 1,024 ranks, page", programs)
 
     def nsys(self) -> None:
-        self.alternate("4 Nsight Systems exports of 0.66 MB", self.ours("analyze --out OUT", NSYS))
+        programs = [*self.plain(), *self.ours("analyze --out OUT", NSYS)]
+        self.alternate("4 Nsight Systems exports of 0.66 MB", programs)
 
     def alternate(self, title: str, programs: Sequence[Program]) -> list[dict[str, Any]]:
-        for turn in range(self.repeat):
+        for _ in range(self.repeat):
             for program in programs:
-                if turn == 0 or not program.once:
-                    program.run(self.scratch)
+                program.run(self.scratch)
         print(f"\n{title}\n{'':46} {'CPU s':>8} {'wall s':>8} {'MB':>6} {'times':>7} {'runs':>5}", flush=True)
         base = next(program for program in programs if program.error is None).median("cpu")
         for program in programs:
@@ -237,11 +242,11 @@ def rows(bench: Bench) -> dict[str, Callable[[], object]]:
     return {
         "four": bench.four,
         "nsys": bench.nsys,
-        "100mb": lambda: bench.one(100, once=False),
-        "1gb": lambda: bench.one(1000, once=True),
-        "2gb": lambda: bench.one(2000, once=True),
-        "64": lambda: bench.ranks(64, once=False),
-        "1024": lambda: bench.ranks(1024, once=True),
+        "100mb": lambda: bench.one(100),
+        "1gb": lambda: bench.one(1000),
+        "2gb": lambda: bench.one(2000),
+        "64": lambda: bench.ranks(64, most=None),
+        "1024": lambda: bench.ranks(1024, most=_FEW),
         "timeline": bench.timeline,
     }
 
@@ -249,7 +254,7 @@ def rows(bench: Bench) -> dict[str, Callable[[], object]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="four,nsys,100mb,1gb,2gb,64,1024,timeline", help="which of them, in order")
-    parser.add_argument("--repeat", type=int, default=5, help="runs of each program; large inputs run once")
+    parser.add_argument("--repeat", type=int, default=5, help=f"runs of each program; of large inputs at most {_FEW}")
     parser.add_argument("--against", help="the `rankscope` of another version, to run in turn")
     parser.add_argument("--no-peer", action="store_true", help="do not install and run HTA")
     parser.add_argument("--inputs", type=Path, help="folder in which the inputs are kept (default: a temporary one)")

@@ -31,13 +31,14 @@ def entry_of(files: Sequence[Path], labels: Sequence[str], reader: str, root: Pa
     size = 0
     try:
         for path, label in zip(files, labels, strict=True):
-            stat = path.stat()
+            file = open_regular(path, follow=True)
+            try:
+                stat = os.fstat(file)
+                ends = os.pread(file, _ENDS, 0) + os.pread(file, _ENDS, max(0, stat.st_size - _ENDS))
+            finally:
+                os.close(file)
             size += stat.st_size
-            with os.fdopen(open_regular(path, follow=True), "rb") as file:
-                ends = file.read(_ENDS)
-                file.seek(max(0, stat.st_size - _ENDS))
-                ends += file.read(_ENDS)
-            digest.update(repr((str(path.resolve()), label, stat.st_size, stat.st_mtime_ns)).encode() + ends)
+            digest.update(repr((os.path.realpath(path), label, stat.st_size, stat.st_mtime_ns)).encode() + ends)
     except OSError:
         return None
     digest.update(f"{reader} {code_version()}".encode())

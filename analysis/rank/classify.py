@@ -95,7 +95,7 @@ def _launched_inside(table: Table, host: Table, is_comm: Column) -> Column:
     if not len(records) and not len(symmetric):
         return result
     copies = table["activity"] == MEMCPY
-    unknown = (table["activity"] == KERNEL) & ~is_comm & table.where("name", _says_nothing)
+    unknown = (table["activity"] == KERNEL) & ~is_comm & table.where("name", says_nothing)
     rows = np.flatnonzero((copies | unknown) & (table["launch_start"] != UNKNOWN))
     times, threads = table["launch_start"][rows], table["launch_thread"][rows]
     around = innermost(times, threads, host, records)
@@ -127,7 +127,8 @@ def _is_scope(name: str) -> bool:
 
 
 @remembered
-def _says_nothing(name: str) -> bool:
+def says_nothing(name: str) -> bool:
+    """Return whether a kernel's name does not tell what it does."""
     return family(name) is None
 
 

@@ -9,11 +9,10 @@ from collections.abc import Callable
 import numpy as np
 
 from rankscope.analysis.core.intervals import Intervals, union
-from rankscope.analysis.core.kernel_families import family
 from rankscope.analysis.core.name_patterns import found_in
 from rankscope.analysis.core.record_kinds import COMMUNICATION, COMPUTE, COPY, KERNEL
 from rankscope.analysis.core.table import UNKNOWN, Column, Table
-from rankscope.analysis.rank.classify import classify, with_cpu_metadata
+from rankscope.analysis.rank.classify import classify, says_nothing, with_cpu_metadata
 from rankscope.analysis.rank.coverage import coverage, without_records, work_calls
 from rankscope.analysis.rank.rank_data import DeviceWork
 from rankscope.analysis.rank.steps import device_windows, step_of_device_work
@@ -91,6 +90,9 @@ def other_devices(tables: list[Table], steps: Table, covered: tuple[Column, Colu
 
 def note_unnamed(table: Table, note: Note) -> None:
     """Report compute kernels whose names say nothing on a stream that otherwise communicates: are they collectives?"""
+    unnamed = table.where("name", says_nothing) & (table["role"] == COMPUTE)
+    if not unnamed.any():
+        return
     took = table["end"] - table["start"]
     streams, at = np.unique(table["stream"], return_inverse=True)
     comm = np.bincount(at.ravel(), took * (table["role"] == COMMUNICATION), len(streams))
@@ -98,8 +100,7 @@ def note_unnamed(table: Table, note: Note) -> None:
     busy = (comm > _COMMUNICATES * whole) & (comm > 0)
     if not busy.any():
         return
-    rows = np.flatnonzero(busy[at.ravel()] & (table["role"] == COMPUTE) & (table["name"] >= 0))
-    rows = rows[[family(table.words["name"][code]) is None for code in table["name"][rows].tolist()]]
+    rows = np.flatnonzero(busy[at.ravel()] & unnamed)
     if not len(rows) or took[rows].sum() < _NOTED * comm[busy].sum():
         return
     sums = np.bincount(table["name"][rows], took[rows])

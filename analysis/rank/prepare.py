@@ -170,7 +170,7 @@ def _stretch(kernels: Table, waits: Table, launches: Table, windows: list[tuple[
 
 def _note_gloo(host: Table, note: Note) -> None:
     """Report collectives that ran on the CPU of a rank with a device: they are in no number of the device."""
-    rows = host.take(host.where("name", is_host_collective) & (host["duration"] > 0))
+    rows = host.take(host.where("name", is_host_collective) & (host["duration"] > 0), "start", "duration")
     if len(rows):
         took = length(union(rows["start"], end_of(rows))) * 1e-6
         text = f"{len(rows)} collectives ran on the CPU ({took:.2f} ms), beside the device: not in communication"
@@ -292,6 +292,6 @@ def _data_waits(host: Table, steps: Table, main: int | None) -> Table:
     chosen = named & (host["duration"] > 0) & (host["start"] != UNKNOWN)
     if main is not None:
         chosen &= host["thread"] == main
-    table = host.take(chosen)
+    table = host.take(chosen, "start", "duration")
     merged = union(table["start"], end_of(table))
     return Table({"start": merged[0], "end": merged[1], "step": step_at(merged[0], steps)})

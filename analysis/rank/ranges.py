@@ -25,7 +25,7 @@ def host_ranges(host: Table) -> Table:
     steps = host.where("name", _MARK)
     if steps.any():
         chosen &= host["thread"] == host["thread"][np.flatnonzero(steps)[0]]
-    rows = host.take(chosen)
+    rows = host.take(chosen, "start", "duration", "name")
     table = Table({"start": rows["start"], "end": end_of(rows), "name": rows["name"]})
     table = table.take(np.lexsort([-table["end"], table["start"]]))
     reached = np.maximum.accumulate(table["end"]) if len(table) else table["end"]
