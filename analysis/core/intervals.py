@@ -95,13 +95,14 @@ def length(a: Intervals) -> int:
 
 def measure(a: Intervals, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the length of `a` inside each window [start, end) (ns). Windows may overlap."""
-    return _below(a, end) - _below(a, start)
+    if not a.shape[1]:
+        return np.zeros(len(start), np.int64)
+    below = _below(a, np.concatenate([start, end]))
+    return below[len(start) :] - below[: len(start)]
 
 
 def _below(a: Intervals, points: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the length of `a` below each point: complete intervals, plus part of the interval around the point."""
-    if not a.shape[1]:
-        return np.zeros(len(points), np.int64)
     done = np.concatenate([[0], np.cumsum(a[1] - a[0])])
     index = np.searchsorted(a[0], points, "right")
     last = np.maximum(index - 1, 0)

@@ -71,8 +71,10 @@ def _levels(layers: list[Intervals], start: Column, end: Column) -> list[Column]
         covered = EMPTY
         for layer, found in zip(layers, levels, strict=True):
             reaching = layer[:, np.searchsorted(layer[1], first) : np.searchsorted(layer[0], last)]
-            covered = either(covered, reaching)
-            found.append(measure(covered, begins, ends))
+            if reaching.shape[1] or not covered.shape[1]:
+                covered = either(covered, reaching)
+                level = measure(covered, begins, ends)
+            found.append(level)
     return [np.concatenate(found) for found in levels]
 
 
