@@ -6,11 +6,12 @@ traces, and are loaded on demand. If one rank fails, it gets a notice and the ot
 
 import os
 import re
+import weakref
 from collections import defaultdict
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -137,9 +138,10 @@ def _cached(job: Job, entry: Path | None) -> RankData | None:
     return None if entry is None else cache.load(entry, _large_again(job))
 
 
-def _large_again(job: Job) -> "dict[str, _Again]":
+def _large_again(job: Job) -> dict[str, Callable[[], Table]]:
     """Return what makes each large table of a rank again."""
-    return {name: _Again(job, name) for name in store.LARGE}
+    again = _Again(job)
+    return {name: partial(again.table, name) for name in store.LARGE}
 
 
 def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
@@ -164,23 +166,36 @@ def _read(job: Job) -> tuple[list[RankTrace], list[Notice]]:
 
 
 class _Again:
-    """Rebuilds one large table from the traces."""
+    """Rebuilds the large tables of a rank from the traces, together: whoever needs one often needs the next one, too.
 
-    def __init__(self, job: Job, name: str) -> None:
+    Tables that nobody has asked for yet are held until those of another rank are rebuilt.
+    """
+
+    _latest: "ClassVar[weakref.ref[_Again] | None]" = None
+
+    def __init__(self, job: Job) -> None:
         self._job = msgspec.structs.replace(job, cache=None, keep_tables=True)
-        self._name = name
+        self._left: dict[str, Table] = {}
 
-    def __call__(self) -> Table:
-        table: Table = getattr(_read_again(self._job), self._name)
-        return table
+    def __reduce__(self) -> Any:
+        return _Again, (self._job,)
 
-
-@lru_cache(1)  # whoever needs one table of a rank often needs the next one directly afterwards
-def _read_again(job: Job) -> RankData:
-    data = prepare_rank(job).data
-    if data is None:
-        raise AnalysisError(f"{job.sources[0].label}: changed while it was analysed; analyse it again")
-    return data
+    def table(self, name: str) -> Table:
+        """Return a table. Raises `AnalysisError` if the files no longer give any."""
+        kept = self._left.pop(name, None)
+        if kept is not None:
+            return kept
+        latest = None if _Again._latest is None else _Again._latest()
+        if latest is not None:
+            latest._left.clear()
+        data = prepare_rank(self._job).data
+        if data is None:
+            raise AnalysisError(f"{self._job.sources[0].label}: changed while it was analysed; analyse it again")
+        tables: dict[str, Table] = {each: getattr(data, each) for each in store.LARGE}
+        wanted = tables.pop(name)
+        self._left = tables
+        _Again._latest = weakref.ref(self)
+        return wanted
 
 
 # --- the map -------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """The work per rank: the cache is never trusted too far, processes change nothing, one rank's end is its own."""
 
+import gzip
 import json
 import os
+import pickle
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -177,6 +179,17 @@ def test_the_tables_of_a_rank_are_read_again_together(
     for data in load(traces, options=Options()).ranks:
         assert len(data.kernels["start"]) and len(data.host["start"]) and len(data.launches["start"])
     assert sorted(reads) == [f"rank{rank}.json.gz" for rank in range(4)]
+
+
+def test_tables_are_those_of_the_file_as_it_is_now(traces: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_WITH_TABLES", 0)
+    path = traces / "rank0.json.gz"
+    name = load(traces, options=Options()).ranks[0].kernels.words["name"][0]
+    for change in ("first", "second"):
+        text = gzip.decompress(path.read_bytes())
+        path.write_bytes(gzip.compress(text.replace(name.encode(), change.encode()), 1))
+        name = pickle.loads(pickle.dumps(load(traces, options=Options()).ranks[0])).kernels.words["name"][0]
+        assert name == change
 
 
 @pytest.mark.parametrize("changed", [[], [0], [2], [0, 1, 2, 3]])
