@@ -39,7 +39,7 @@ _COLUMNS = {
     "host": (*HOST_COLUMNS, CALL_ROW),
 }
 _FEW = (*COLLECTIVE_COLUMNS, CALL_ROW)  # columns of few rows, which stay in memory
-_MOST_PARTS = 64  # of a column in memory
+_FIRST = 1 << 10  # rows that a column has room for at first
 _SMALL = {"activity": np.int8, "annotation": np.int8}
 
 
@@ -48,50 +48,50 @@ def _type(name: str) -> type:
 
 
 class _Growing:
-    """A column that rows are added to. With many rows it moves to the disk, if there is room."""
+    """A column that rows are added to. It grows in place, so that no second copy of a large column is ever made.
+
+    With many rows it moves to the disk, if there is room.
+    """
 
     def __init__(self, kind: type, *, may_move: bool) -> None:
-        self._kind = np.dtype(kind)
-        self._parts: list[Column] = []
+        self._array: Column = np.empty(_FIRST, kind)
         self._count = 0
         self._may_move = may_move
         self._written: Written | None = None
 
     def add(self, values: Column) -> None:
-        """Add rows. The column keeps `values`, so nobody may change them afterwards."""
         if self._written is not None:
             try:
                 self._written.add(values)
                 return
             except OSError:  # the disk is full
-                self._parts, self._written = [self._written.read_back()], None
-        self._parts.append(values)
-        self._count += len(values)
-        if self._may_move and self._count >= MANY:
+                self._array, self._written = self._written.read_back(), None
+                self._count = len(self._array)
+        after = self._count + len(values)
+        if after > len(self._array):
+            self._array.resize(max(after, 2 * len(self._array)), refcheck=False)
+        self._array[self._count : after] = values
+        self._count = after
+        if self._may_move and after >= MANY:
             self._move()
-        elif len(self._parts) >= _MOST_PARTS:  # parts may have a wider type
-            self._parts = [self._joined()]
-
-    def _joined(self) -> Column:
-        return np.concatenate([np.empty(0, self._kind), *self._parts], dtype=self._kind, casting="same_kind")
 
     def _move(self) -> None:
         self._may_move = False
         try:
-            written = Written(self._kind)
-            for values in self._parts:
-                written.add(values)
+            written = Written(self._array.dtype)
+            written.add(self._array[: self._count])
         except OSError:  # there is no place for temporary files, or no room
             return
-        self._parts, self._written = [], written
+        self._array, self._written = np.empty(0, self._array.dtype), written
 
     def finish(self) -> Any:
-        if self._written is None:
-            return self._joined()
-        try:
-            return self._written.column()
-        except OSError:  # no descriptor is left
-            return self._written.read_back()
+        if self._written is not None:
+            try:
+                return self._written.column()
+            except OSError:  # no descriptor is left
+                return self._written.read_back()
+        self._array.resize(self._count, refcheck=False)
+        return self._array
 
 
 class Contents(Protocol):
