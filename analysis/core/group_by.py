@@ -74,7 +74,10 @@ def median(values: Column, groups: Column, count: int) -> Column:
 
 
 def _by_group(values: Column, groups: Column, count: int) -> tuple[Column, Column, Column]:
-    """Return the values in order of group and value, where each group begins and the last one ends, what was added."""
+    """Return (values sorted by group and value, bounds of the groups, what was added to the values of each group).
+
+    Group i is at `bounds[i] : bounds[i + 1]`.
+    """
     if values.dtype.kind == "i":
         least = int(values.min())
         span = int(values.max()) - least + 1

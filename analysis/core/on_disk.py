@@ -136,9 +136,10 @@ _mapped: "weakref.WeakSet[mmap.mmap]" = weakref.WeakSet()
 
 
 def mapped(array: Any) -> Any:
-    """Return a long array as one of the same values in a file, if there is room, otherwise unchanged.
+    """Return a long array with its values in a file if there is room, otherwise unchanged.
 
-    For what is used as an array of numpy (sets of intervals). What was read of it is in memory until `release`.
+    This is for arrays that numpy's functions get as they are, such as sets of intervals. What was read of the file is
+    in memory until `release`.
     """
     if array.size < MANY:
         return array
@@ -153,7 +154,7 @@ def mapped(array: Any) -> Any:
 
 
 def release() -> None:
-    """Forget what was read of all `mapped` arrays; it is read again if it is needed."""
+    """Take the values of all `mapped` arrays out of memory. They are read again if they are needed."""
     for file in _mapped:
         file.madvise(mmap.MADV_DONTNEED)
 

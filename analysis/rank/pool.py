@@ -34,7 +34,7 @@ def run(
     keys = list(jobs)
     if executor is not None:
         return _collect(work, jobs, [[key] for key in keys], executor, killed, ended)
-    # Passing a job on takes as long as a tenth of a small one, so several go together. Each part gets a large one.
+    # Passing on a job takes some 0.6 ms, so several small ones go together. Each part gets one of the large ones.
     count = max(min(len(keys), workers * _PARTS), math.ceil(len(keys) / _TOGETHER))
     with processes(workers) as pool:  # it starts no process before it gets a job
         return _collect(work, jobs, [keys[first::count] for first in range(count)], pool, killed, ended)

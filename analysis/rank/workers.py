@@ -82,9 +82,9 @@ def prepare_rank(job: Job) -> Outcome:
 
 
 def _kept_or_prepared(job: Job) -> Outcome | str:
-    """As `prepare_rank`, in another process: return only the path of the rank's entry if the cache has it.
+    """Do what `prepare_rank` does, but return only the path of the rank's entry if the cache has it.
 
-    Reading an entry takes less time than passing a rank on from another process.
+    For another process: reading an entry takes less time than passing on a rank.
     """
     entry = _cache_entry(job)
     if _cached(job, entry) is not None:

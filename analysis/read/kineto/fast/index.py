@@ -81,6 +81,19 @@ def _is_word(base: Any, at: Any, end: Any) -> Any:
 
 
 @njit
+def _has_odd_word(base: Any, at: Any, letters: Any, after_scalar: Any, end: Any) -> Any:
+    """Return whether one of the words that begin at `letters` of the block at `at` is not one of JSON."""
+    words = letters & ~(letters << _ONE)
+    while words != 0:
+        p = lowest_bit(words)
+        words &= words - _ONE
+        goes_on = p == 0 and at > 0 and _is_letter(byte(base, at - 1)) and after_scalar != 0
+        if not goes_on and not _is_word(base, at + p, end):
+            return True
+    return False
+
+
+@njit
 def _in_scalar(c: Any) -> Any:
     return _is_digit(c) or c == 43 or c == 45 or c == 46 or (c | 32 >= 97 and c | 32 <= 122)
 
@@ -234,14 +247,8 @@ def index(base: Any, length: Any, positions: Any, report: Any) -> Any:
             odd |= ((minus << _ONE) | p_minus) & ~digit
             sign = minus & begins
             begins |= (sign << _ONE) | p_sign
-            words = letter & ~(letter << _ONE)
-            while words != 0:
-                p = lowest_bit(words)
-                words &= words - _ONE
-                if not (p == 0 and i > 0 and _is_letter(byte(base, i - 1)) and p_scalar != 0) and not _is_word(
-                    base, i + p, length
-                ):
-                    odd = _ONE
+            if letter != 0 and _has_odd_word(base, i, letter, p_scalar, length):
+                odd = _ONE
             p_exponent, p_minus, p_sign = exponent >> _TOP, minus >> _TOP, sign >> _TOP
             p_letters = p_exponent | p_minus | p_sign
         leading = _zeros(base, i) & digit & begins
